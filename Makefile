@@ -1,0 +1,65 @@
+# `make` shows what there is. Everything lives in the clone: .venv, .cache, dist.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev lock tune lint unit molecule test test-real soak build clean
+export PYTHONNOUSERSITE := 1
+export PIP_USER := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export LC_ALL := C.UTF-8
+unexport PYTHONPATH PYTHONHOME
+
+ARGS ?= -e nccl_channels=2
+SCENARIOS ?= $(patsubst extensions/molecule/%/molecule.yml,%,$(wildcard extensions/molecule/*/molecule.yml))
+VENV := . .venv/bin/activate &&
+PIP := .venv/bin/python -m pip install --quiet $(if $(wildcard requirements.lock),-c requirements.lock)
+SUITABLE := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.setup ## .venv with what the controller needs
+.venv/.setup: requirements.txt $(wildcard requirements.lock)
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	    if "$$python" -c '$(SUITABLE)' 2>/dev/null; then found=$$python; break; fi; done; \
+	if [ -z "$$found" ]; then \
+	    echo "No Python 3.11 to 3.13 with venv found; python3 is: $$(python3 --version 2>&1)." >&2; \
+	    echo "Install one (Debian, Ubuntu: apt install python3-venv), or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	[ -x .venv/bin/python ] && .venv/bin/python -c '$(SUITABLE)' 2>/dev/null || "$$found" -m venv --clear .venv
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+setup-dev: .venv/.setup-dev ## setup, and what lint and tests need
+.venv/.setup-dev: .venv/.setup requirements-dev.txt
+	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+lock: setup-dev ## requirements.lock from what .venv has (ansible-core goes by the Python version: see requirements.txt)
+	@.venv/bin/python -m pip freeze --exclude ansible-core > requirements.lock
+
+tune: setup ## the lab: tune.yml on a simulated SGLang, from a fresh start; ARGS="-e nccl_channels=2"
+	@$(VENV) ansible-playbook tune.yml -e lab_reset=true $(ARGS)
+
+lint: setup-dev ## ruff, yamllint, ansible-lint
+	@$(VENV) ruff check . && yamllint --strict . && ansible-lint --strict
+
+unit: setup-dev ## unit tests
+	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest 2>&1 | tee .cache/unit.log
+
+molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubuntu); SCENARIOS="nccl"
+	@tests/lab/lxc.py install
+	@$(VENV) for scenario in $(SCENARIOS); do molecule test --scenario-name "$$scenario" || exit 1; done
+
+test: setup-dev ## lint, unit and molecule; what cannot run here is skipped and named
+	@tests/lab/check lint unit $(addprefix molecule:,$(SCENARIOS))
+
+test-real: setup-dev ## tune.yml against a real SGLang on the CPU
+	@tests/real/run
+
+soak: setup-dev ## long runs
+	@tests/soak/run
+
+build: setup ## the collection's archive, in dist/
+	@$(VENV) ansible-galaxy collection build --force --output-path dist
+
+clean: ## remove what make and the lab made
+	@rm -rf .venv .lab .cache .ansible .ruff_cache .pytest_cache dist
