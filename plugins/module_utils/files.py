@@ -98,6 +98,17 @@ def remove(path):
         raise _explain(path, "remove", error) from error
 
 
+def content(path):
+    """The bytes of PATH, or None when there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _explain(path, "read", error) from error
+
+
 def snapshot(path):
     """What PATH is now, as JSON: {path (real), content (base64) or None when absent, mode, uid, gid, mtime_ns}."""
     real = os.path.realpath(path)

@@ -1,0 +1,170 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a controller may ask of a target: begin a plan, look at it, decide, abort. Each call is short and leaves no process waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from . import commit, files, payload, transaction, units
+from .errors import RingmasterError
+
+START_TIMEOUT_S = 20.0
+RECOVER_UNIT = "ringmaster-recover.service"
+
+
+def begin(state, plan):
+    """Start PLAN (docs/architecture.md), restoring first what an earlier one left unfinished. Returns {plan, recovered, pid}.
+
+    Raises RingmasterError when another plan runs here, or the supervisor does not come up.
+    """
+    state.prepare()
+    holder = state.lock_holder()
+    if holder:
+        state.take_lock({})  # raises the one message about it
+    recovered = transaction.recover(state)
+    state.prune(plan["settings"]["keep_trials"])
+    name = plan["plan"]
+    os.makedirs(state.plan_path(name), mode=0o700)
+    if state.known_good() is None:
+        commit.adopt(state, plan["adopt"], plan.get("unit"))
+    files.write_json(state.plan_path(name, "plan.json"), plan)
+    touch_lease(state, name)
+    _launch(state, name, plan.get("unit"))
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        for event in read_events(state, name, 0):
+            if event["kind"] == "started":
+                return {"plan": name, "recovered": recovered, "pid": event["pid"]}
+            if event["kind"] == "ended":
+                raise RingmasterError(f"The supervisor ended at once: {event['reason']}")
+        time.sleep(0.05)
+    said = (files.content(state.plan_path(name, "supervisor.log")) or b"").decode(errors="replace")[-800:]
+    raise RingmasterError(f"The supervisor did not start within {START_TIMEOUT_S:.0f} s. It said: {said.strip() or 'nothing'}")
+
+
+def _launch(state, plan, unit):
+    # -S -E: a sitecustomize or PYTHONPATH that breaks every other Python must not reach the one that repairs it.
+    python = [sys.executable, "-S", "-E", payload.install(state)]
+    log_path = state.plan_path(plan, "supervisor.log")
+    if units.available():
+        _install_recover_unit(state, python, unit)
+        done = subprocess.run(
+            ["systemd-run", "--quiet", "--collect", f"--unit=ringmaster-{plan}", "-p", "KillMode=mixed", "-p", "TimeoutStopSec=300",
+             "-p", "LimitMEMLOCK=infinity", "-p", "LimitNOFILE=1048576", "-p", "OOMScoreAdjust=-500",
+             "-p", f"StandardOutput=append:{log_path}", "-p", f"StandardError=append:{log_path}",
+             "-p", "ExecStopPost=" + " ".join(units.quote(word) for word in [*python, "recover", state.directory]),
+             *python, "run", state.directory, plan],
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode:
+            raise RingmasterError(f"systemd-run refused to start the supervisor: {done.stderr.strip()}")
+        return
+    with open(log_path, "ab") as log:
+        subprocess.Popen(
+            [*python, "guard", state.directory, plan],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+        )  # fmt: skip
+
+
+def _install_recover_unit(state, python, unit):
+    """After a reboot in the middle of a plan, known-good is back before the server starts."""
+    before = f"Before={units.unit_name(unit)}\n" if unit else ""
+    text = (
+        "# Written by Ringmaster. Does nothing unless a plan was cut off.\n"
+        f"[Unit]\nDescription=Restore the known-good configuration of Ringmaster\nConditionPathExists={state.path('journal.json')}\n{before}"
+        "[Service]\nType=oneshot\n"
+        f"ExecStart={' '.join(units.quote(word) for word in [*python, 'recover', state.directory])}\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )
+    path = f"/etc/systemd/system/{RECOVER_UNIT}"
+    if files.content(path) != text.encode():
+        files.write_atomic(path, text.encode(), mode=0o644)
+        units.systemctl("daemon-reload")
+        units.systemctl("enable", RECOVER_UNIT)
+
+
+def touch_lease(state, plan):
+    """Say that the controller is there: it counts as lost `lease_s` after the last call."""
+    files.write_atomic(state.plan_path(plan, "lease"), f"{time.monotonic():.3f}".encode(), mode=0o600)
+
+
+def read_events(state, plan, after):
+    """Events of PLAN with a number above AFTER."""
+    text = (files.content(state.plan_path(plan, "events.jsonl")) or b"").decode()
+    lines = text[: text.rfind("\n") + 1].splitlines()  # a line being written is read the next time
+    return [event for event in map(json.loads, lines) if event["n"] > after]
+
+
+def poll(state, plan, *, after, wait_s):
+    """Renew the lease and wait up to WAIT_S for news. Returns {events, trials, alive, restored}.
+
+    `trials` holds the results that the events name; `alive`: the supervisor still runs; `restored`: nothing is left to put back.
+    """
+    if not os.path.isdir(state.plan_path(plan)):
+        raise RingmasterError(f"{state.directory} has no plan {plan}.", "Look with `ansible-playbook status.yml`.")
+    deadline = time.monotonic() + wait_s
+    while True:
+        touch_lease(state, plan)
+        holder = state.lock_holder()  # before the events: a supervisor that ends in between has written its last one
+        events = read_events(state, plan, after)
+        alive = bool(holder) and holder["plan"] == plan
+        if events or not alive or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    named = [event["trial"] for event in events if event["kind"] == "trial"]
+    return {
+        "events": events,
+        "trials": {trial: files.read_json(state.trial_path(trial, "trial.json")) for trial in named},
+        "alive": alive,
+        "restored": state.journal() is None,
+    }
+
+
+def decide(state, plan, decision):
+    """Tell the waiting supervisor what to do: {command: continue|commit|release|abort, step, who, ...}."""
+    touch_lease(state, plan)
+    files.write_json(state.plan_path(plan, "decision.json"), decision)
+
+
+def abort(state, *, who, wait_s):
+    """End whatever runs here and wait until known-good is back. Returns {holder, restored [str]}."""
+    holder = state.lock_holder()
+    if holder is None:
+        return {"holder": None, "restored": transaction.recover(state)}
+    files.write_json(state.plan_path(holder["plan"], "decision.json"), {"command": "abort", "who": who})
+    deadline = time.monotonic() + wait_s
+    while state.lock_holder() is not None or state.journal() is not None:
+        if time.monotonic() > deadline:
+            raise RingmasterError(f"Plan {holder['plan']} did not end within {wait_s:.0f} s.", f"Its log is in {state.plan_path(holder['plan'])}.")
+        time.sleep(0.2)
+    ended = [event for event in read_events(state, holder["plan"], 0) if event["kind"] == "ended"]
+    return {"holder": holder, "restored": ended[-1].get("restored", []) if ended else []}
+
+
+def status(state):
+    """Who runs what since when, the last phase, and which known-good is in force. Read-only."""
+    holder = state.lock_holder() if os.path.isdir(state.directory) else None
+    record = state.known_good() if os.path.isdir(state.path("known-good")) else None
+    events = read_events(state, holder["plan"], 0) if holder else []
+    steps = [event for event in events if event["kind"] == "step"]
+    phases = [event for event in events if event["kind"] in ("phase", "progress", "workload", "ready", "waiting")]
+    plan = files.read_json(state.plan_path(holder["plan"], "plan.json")) if holder else None
+    return {
+        "holder": holder,
+        "step": {"number": steps[-1]["index"] + 1, "of": len(plan["steps"]), "arm": steps[-1]["arm"]} if steps else None,
+        "last": phases[-1] if phases else None,
+        "log": state.trial_path(f"{holder['plan']}-{steps[-1]['index'] + 1:02d}", "server.log") if steps else None,
+        "unfinished": state.journal() is not None and holder is None if os.path.isdir(state.directory) else False,
+        "known_good": {key: record[key] for key in ("version", "created", "by", "label")} if record else None,
+        "versions": [
+            {key: known[key] for key in ("version", "created", "by", "label")} for known in map(state.known_good, state.versions())
+        ],
+    }
+
+

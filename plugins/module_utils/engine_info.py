@@ -1,0 +1,72 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which SGLang an interpreter has, with which torch and NCCL, and the names of its flags: read from files, nothing is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+from .errors import RingmasterError
+
+# Importing SGLang's own parser takes seconds and, on a host without CUDA, may fail. Its flags are literal strings or field
+# names in a few files.
+_SCRIPT = r"""
+import glob, importlib.metadata as metadata, importlib.util, json, os, re
+def version(*names):
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+spec = importlib.util.find_spec("sglang")
+flags = set()
+if spec is not None and spec.origin:
+    root = os.path.dirname(spec.origin)
+    for path in [os.path.join(root, "srt", "server_args.py"), os.path.join(root, "launch_server.py")] + sorted(
+            glob.glob(os.path.join(root, "srt", "arg_groups", "**", "*.py"), recursive=True)):
+        try:
+            text = open(path, encoding="utf-8").read()
+        except OSError:
+            continue
+        flags.update(re.findall(r"[\"']--([a-z][a-z0-9-]+)[\"']", text))
+        flags.update(name.replace("_", "-") for name in re.findall(r"^    ([a-z][a-z0-9_]+)\s*:", text, re.M))
+print(json.dumps({
+    "sglang": version("sglang") if spec else None, "torch": version("torch"), "flags": sorted(flags),
+    "nccl": version("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "flashinfer": version("flashinfer-python"),
+    "path": spec.origin if spec else None,
+}))
+"""
+
+
+def read(python):
+    """{sglang, torch, nccl, flashinfer (versions or None), flags [str], path} of the interpreter PYTHON.
+
+    Raises RingmasterError when it cannot be run.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _SCRIPT], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, cwd="/"
+        )
+    except FileNotFoundError as error:
+        raise RingmasterError(f"sglang_python: {python} does not exist.", "Set sglang_python to the server's interpreter.") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RingmasterError(f"sglang_python: {python} cannot be run: {error}.", "Set sglang_python to the server's interpreter.") from error
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RingmasterError(f"sglang_python: {python} fails at once: {last}", "Start it by hand to see more.")
+    return json.loads(lines[-1])
+
+
+def model_problem(path):
+    """Why PATH cannot be a model directory, or None. A name without a slash or with an owner may be one of a hub: unknown."""
+    if not path or not os.path.isabs(path):
+        return None
+    if not os.path.isdir(path):
+        return f"sglang_model_path: {path} is no directory on this host."
+    if not os.path.isfile(os.path.join(path, "config.json")):
+        return f"sglang_model_path: {path} has no config.json."
+    return None

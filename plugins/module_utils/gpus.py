@@ -1,0 +1,57 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What nvidia-smi says of the GPUs; None everywhere on a machine without one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+_FIELDS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total", "compute_cap", "temperature.gpu", "power.draw", "clocks.sm")
+
+
+def _query(*arguments):
+    if shutil.which("nvidia-smi") is None:
+        return None
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def _number(text):
+    try:
+        return float(text)
+    except ValueError:  # "[N/A]"
+        return None
+
+
+def read():
+    """[{index, uuid, name, driver, memory_used_mib, memory_total_mib, compute_capability, temperature_c, power_w, sm_mhz}] or None."""
+    rows = _query(f"--query-gpu={','.join(_FIELDS)}")
+    if rows is None:
+        return None
+    names = ("index", "uuid", "name", "driver", "memory_used_mib", "memory_total_mib", "compute_capability", "temperature_c", "power_w", "sm_mhz")
+    text = {"uuid", "name", "driver", "compute_capability"}
+    return [{name: field if name in text else _number(field) for name, field in zip(names, row)} for row in rows]
+
+
+def memory_used_bytes(gpus):
+    """{uuid: bytes} of what `read` gave."""
+    return {gpu["uuid"]: int((gpu["memory_used_mib"] or 0) * (1 << 20)) for gpu in gpus or ()}
+
+
+def users():
+    """[{pid, uuid, name, memory_mib}] of processes that compute on a GPU now; [] without GPUs.
+
+    Inside a container the driver may show pids of the host: they are for a person to read, not to signal.
+    """
+    rows = _query("--query-compute-apps=pid,gpu_uuid,process_name,used_memory") or []
+    return [{"pid": int(row[0]), "uuid": row[1], "name": row[2], "memory_mib": _number(row[3])} for row in rows if row[0].isdigit()]

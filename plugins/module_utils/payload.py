@@ -1,0 +1,48 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The supervisor as one file on the target: a zipapp of these very modules, named by the hash of its content.
+
+Ansible's own copy of a module is gone when the module ends, and the supervisor must outlive it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pkgutil
+import zipfile
+
+from . import files
+
+# Everything `supervisor` imports; a test compares this list with the real imports.
+MODULES = (
+    "commit", "errors", "files", "gpus", "http_client", "loadgen", "nccl_site", "nccl_site_render", "payload", "procfs", "proof",
+    "readiness", "redaction", "server", "server_command", "server_log", "signatures", "sockets", "state", "streams",
+    "supervisor", "transaction", "trial", "units",
+)  # fmt: skip
+PACKAGE = "ringmaster_target"
+_MAIN = f"import sys\nfrom {PACKAGE}.supervisor import main\nsys.exit(main(sys.argv[1:]))\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # no dates inside: the same modules always give the same bytes
+
+
+def build():
+    """The zipapp's bytes."""
+    sources = {"__main__.py": _MAIN.encode(), f"{PACKAGE}/__init__.py": b""}
+    for name in MODULES:
+        sources[f"{PACKAGE}/{name}.py"] = pkgutil.get_data(__package__, f"{name}.py")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(sources):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), sources[name], zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def install(state):
+    """Put the zipapp into the state directory, unless it is there. Returns its path."""
+    data = build()
+    path = state.path("bin", f"ringmaster-{hashlib.sha256(data).hexdigest()[:16]}.pyz")
+    if not os.path.exists(path):
+        files.write_atomic(path, data, mode=0o700)
+    return path

@@ -1,0 +1,144 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The state directory of a target: lock, journal, known-good versions, plans, trials."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from datetime import datetime, timezone
+
+from . import files
+from .errors import RingmasterError
+
+
+def now():
+    """The date in UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class State:
+    """Paths and records below one state directory. Nothing is created until something is written."""
+
+    def __init__(self, directory):
+        self.directory = os.path.abspath(directory)
+
+    def path(self, *parts):
+        return os.path.join(self.directory, *parts)
+
+    def prepare(self):
+        """Make the directory, closed to others. Raises RingmasterError when it cannot be written."""
+        for name in ("", "bin", "known-good", "plans", "trials"):
+            files.make_directory(self.path(name).rstrip("/"), mode=0o755 if name == "" else 0o700)
+
+    # --- lock -------------------------------------------------------------------------------------------------
+
+    def take_lock(self, holder):
+        """Hold the lock as HOLDER (a dict: who, plan, since) until the returned file is closed or the process ends.
+
+        Raises RingmasterError that says who holds it and since when.
+        """
+        file = open(self.path("lock"), "a+", encoding="utf-8")  # noqa: SIM115 - stays open as long as the lock is held
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise self._held() from None
+        file.truncate(0)
+        file.write(json.dumps(holder))
+        file.flush()
+        return file
+
+    def lock_holder(self):
+        """Who holds the lock now, as the dict given to take_lock, or None."""
+        try:
+            with open(self.path("lock"), encoding="utf-8") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    try:
+                        return json.loads(file.read())
+                    except ValueError:  # taken this instant, not yet written
+                        return {"who": "another run", "plan": "unknown", "since": now()}
+        except FileNotFoundError:
+            pass
+        return None
+
+    def _held(self):
+        holder = self.lock_holder() or {"who": "another run", "plan": "unknown", "since": "just now"}
+        return RingmasterError(
+            f"{self.directory} is locked: {holder['who']} runs plan {holder['plan']} here since {holder['since']}.",
+            "Wait for it, look at it with `ansible-playbook status.yml`, or end it with `ansible-playbook abort.yml`.",
+        )
+
+    # --- journal ----------------------------------------------------------------------------------------------
+
+    def journal(self):
+        """What has to be put back, or None: then the target is as its known-good says."""
+        return files.read_json(self.path("journal.json"))
+
+    def write_journal(self, journal):
+        files.write_json(self.path("journal.json"), journal)
+
+    def clear_journal(self):
+        files.remove(self.path("journal.json"))
+
+    # --- known-good -------------------------------------------------------------------------------------------
+
+    def versions(self):
+        """Numbers of the known-good versions, oldest first."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(int(name[:-5]) for name in os.listdir(self.path("known-good")) if name[:-5].isdigit())
+        return []
+
+    def known_good(self, version=None):
+        """The record of VERSION, or of the version in force; None before first contact."""
+        if version is None:
+            try:
+                name = os.readlink(self.path("known-good", "current"))
+            except FileNotFoundError:
+                return None
+        else:
+            name = f"{version:04d}.json"
+        record = files.read_json(self.path("known-good", name))
+        if record is None:
+            raise RingmasterError(f"{self.directory} has no known-good version {version}.", f"There are: {self.versions()}.")
+        return record
+
+    def write_version(self, record):
+        """Store RECORD as the next version and return its number; `set_current` puts it in force."""
+        version = (self.versions() or [0])[-1] + 1
+        files.write_json(self.path("known-good", f"{version:04d}.json"), {**record, "version": version, "created": now()})
+        return version
+
+    def set_current(self, version):
+        link, temporary = self.path("known-good", "current"), self.path("known-good", ".current")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.symlink(f"{version:04d}.json", temporary)
+        os.rename(temporary, link)
+
+    # --- plans and trials -------------------------------------------------------------------------------------
+
+    def plan_path(self, plan, *parts):
+        return self.path("plans", plan, *parts)
+
+    def trial_path(self, trial, *parts):
+        return self.path("trials", trial, *parts)
+
+    def make_trial(self, trial):
+        """Make the directory of a trial with its witness directory, which the server's user may write."""
+        os.makedirs(self.trial_path(trial), mode=0o700, exist_ok=True)
+        return self.trial_path(trial)
+
+    def prune(self, keep):
+        """Remove all but the KEEP newest trials and plans."""
+        for kind in ("trials", "plans"):
+            with contextlib.suppress(FileNotFoundError):
+                names = sorted(os.scandir(self.path(kind)), key=lambda entry: entry.stat().st_mtime)
+                for entry in names[: max(0, len(names) - keep)]:
+                    shutil.rmtree(entry.path, ignore_errors=True)

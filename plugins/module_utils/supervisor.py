@@ -1,0 +1,229 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The process on the target that owns a plan: runs its steps, restores after each, keeps or gives back at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+from . import commit, files, procfs, transaction, units
+from .errors import RingmasterError
+from .state import State, now
+from .trial import Interrupted, Trial
+
+POLL_S = 0.2
+
+
+class Events:
+    """The append-only file that a controller reads: one JSON object a line, numbered."""
+
+    def __init__(self, path):
+        self._path = path
+        self._count = 0
+
+    def add(self, kind, **fields):
+        self._count += 1
+        line = json.dumps({"n": self._count, "t": round(time.time(), 3), "kind": kind, **fields})
+        with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:  # a full disk must not end a plan
+            file.write(line + "\n")
+
+
+class Supervisor:
+    """Runs the plan in STATE/plans/PLAN/plan.json: {plan, host, who, arms, steps, workloads, settings, unit}."""
+
+    def __init__(self, state, plan):
+        self.state = state
+        self.plan = files.read_json(state.plan_path(plan, "plan.json"))
+        if self.plan is None:
+            raise RingmasterError(f"{state.plan_path(plan)} holds no plan.")
+        self.name = plan
+        self.settings = self.plan["settings"]
+        self.events = Events(state.plan_path(plan, "events.jsonl"))
+        self._signalled = None
+        self._steps_done = False
+
+    # --- why to stop ----------------------------------------------------------------------------------------------
+
+    def check(self):
+        """Raises Interrupted when the plan must end: a signal, an abort, a lost controller."""
+        if self._signalled:
+            raise Interrupted(f"stopped by {self._signalled}")
+        if self.decision().get("command") == "abort":
+            raise Interrupted(f"aborted by {self.decision().get('who', 'somebody')}")
+        if self.lease_left_s() <= 0 and not (self.settings["on_lost_controller"] == "finish" and not self._steps_done):
+            raise Interrupted(f"the controller was not heard of for {self.settings['lease_s']:.0f} s")
+
+    def lease_left_s(self):
+        """Seconds until the controller counts as lost. The lease file holds the monotonic time of its last word."""
+        try:
+            with open(self.state.plan_path(self.name, "lease"), encoding="ascii") as file:
+                heard = float(file.read() or 0)
+        except (OSError, ValueError):
+            return 0.0
+        return heard + self.settings["lease_s"] - time.monotonic()
+
+    def decision(self):
+        """What the controller decided: {} so far, or {command: continue|commit|release|abort, step, ...}."""
+        return files.read_json(self.state.plan_path(self.name, "decision.json"), {})
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    def run(self):
+        """The whole plan. Returns the exit status. Whatever happens, the target is in known-good afterwards."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        procfs.become_subreaper()
+        lock = None
+        try:
+            lock = self.state.take_lock({"who": self.plan["who"], "plan": self.name, "since": now(), "pid": os.getpid()})
+            self.events.add("started", pid=os.getpid(), plan=self.name)
+            self._work()
+            return 0
+        except Interrupted as reason:
+            self._end("interrupted", str(reason))
+        except RingmasterError as error:
+            self._end("failed", str(error))
+        except Exception as error:  # the target is restored even after a fault of ours, which is then reported as one
+            self._end("failed", f"internal error: {error!r}", trace=traceback.format_exc())
+        finally:
+            if lock is not None:
+                lock.close()
+        return 1
+
+    def _work(self):
+        changes = transaction.Transaction.begin(self.state, plan=self.name, unit=self._unit())
+        self.events.add("held", unit=changes.journal["unit"]) if changes.journal["unit"] else None
+        for index, step in enumerate(self.plan["steps"]):
+            if step.get("ask") and self._wait_for_word(index) != "continue":
+                break
+            self._step(index, step, changes)
+        self._steps_done = True
+        self.events.add("measured")
+        if self._wait_for_word(len(self.plan["steps"])) == "commit":
+            outcome = commit.commit(self.state, changes, self.decision(), self._gate_settings(), self._report)
+            self.events.add("ended", outcome="committed", **outcome)
+        else:
+            self._end("released", "")
+
+    def _step(self, index, step, changes):
+        self.check()
+        arm = self.plan["arms"][step["arm"]]
+        configuration = arm["configuration"]
+        trial_id = f"{self.name}-{index + 1:02d}"
+        self._report("step", index=index, arm=step["arm"], block=step.get("block"), discard=step.get("discard", False))
+        if not arm.get("in_force"):  # the baseline is what is there: nothing to write, nothing to get wrong
+            path, data = transaction.site_file(configuration, self.state)
+            changes.change(path, data)
+        trial = Trial(
+            trial_id=trial_id,
+            host=self.plan["host"],
+            configuration=configuration,
+            workloads=[_brief(workload) for workload in self.plan["workloads"]] if step.get("discard") else self.plan["workloads"],
+            settings=self.settings,
+            state=self.state,
+            check=self.check,
+            report=self._report,
+        )
+        result = {}
+        try:
+            result = trial.run()
+        finally:
+            changes.put_back_files()
+            result = result or trial.result
+            result.update(arm=step["arm"], block=step.get("block"), discard=step.get("discard", False), plan=self.name)
+            with contextlib.suppress(RingmasterError):
+                files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
+        self.events.add("trial", trial=trial_id)
+
+    def _wait_for_word(self, step):
+        """The controller's decision about what follows STEP; raises Interrupted when it is lost."""
+        self.events.add("waiting", step=step)
+        while True:
+            self.check()
+            decision = self.decision()
+            if decision.get("command") in ("commit", "release") or decision.get("step", -1) >= step:
+                return decision["command"]
+            time.sleep(POLL_S)
+
+    def _end(self, outcome, reason, **fields):
+        """Stop what is left, restore, gate the production server, and say so."""
+        procfs.kill_descendants(20.0)
+        done = []
+        try:
+            journal = self.state.journal()
+            done = transaction.recover(self.state)
+            if journal and journal["unit_was_active"] and not self._signalled:  # signalled: the machine may be going down
+                gate = commit.gate(self.state, journal["unit"], None, self._gate_settings(), self._report)
+                fields["service"] = gate
+        except RingmasterError as error:
+            fields["restore_error"] = str(error)
+        self.events.add("ended", outcome=outcome, reason=reason, restored=done, **fields)
+
+    def _unit(self):
+        """The production unit to hold: only where it exists, and where the plan may touch it."""
+        unit = self.plan.get("unit")
+        return unit if unit and units.show(unit) is not None else None
+
+    def _gate_settings(self):
+        return {**self.settings, "check": lambda: None}
+
+    def _report(self, kind, **fields):
+        self.events.add(kind, **fields)
+
+    def _on_signal(self, number, _frame):
+        self._signalled = signal.Signals(number).name
+
+
+def _brief(workload):
+    """WORKLOAD for a discarded launch: one round, just to fill the compile and page caches at that concurrency."""
+    return {**workload, "requests": workload["concurrency"], "warmup_requests": 0}
+
+
+def guard(state, plan):
+    """Where no systemd watches: run the supervisor as a child, and clean up after it should it be killed.
+
+    Being subreaper above it, this process inherits whatever a killed supervisor leaves behind.
+    """
+    procfs.become_subreaper()
+    child = os.fork()
+    if child == 0:
+        procfs.die_with_parent(signal.SIGTERM)
+        os._exit(Supervisor(State(state.directory), plan).run())
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_arguments: os.kill(child, signal.SIGTERM))
+    while True:
+        with contextlib.suppress(InterruptedError):
+            _pid, status = os.waitpid(child, 0)
+            break
+    procfs.kill_descendants(20.0)
+    if state.journal() is not None:
+        done = transaction.recover(state)
+        Events(state.plan_path(plan, "events.jsonl")).add(
+            "ended", outcome="failed", reason="the supervisor was killed", restored=done, code=os.waitstatus_to_exitcode(status)
+        )
+    return 0
+
+
+def main(arguments):
+    """`pyz run|guard|recover STATE [PLAN]`"""
+    command, directory, *rest = arguments
+    state = State(directory)
+    os.umask(0o022)
+    if command == "run":
+        return Supervisor(state, rest[0]).run()
+    if command == "guard":
+        return guard(state, rest[0])
+    if command == "recover":
+        for line in transaction.recover(state):
+            print(line)
+        return 0
+    print(f"unknown command {command}", file=sys.stderr)
+    return 2

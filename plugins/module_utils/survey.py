@@ -1,0 +1,97 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that a run has to know of a target before it plans anything, in one read-only look."""
+
+from __future__ import annotations
+
+import os
+
+from . import control, engine_info, gpus, nccl_site, server_command, sockets, transaction, units
+from .errors import RingmasterError
+
+
+def survey(state, asked):
+    """ASKED is the inventory's word: {python, flags, environment, scope, unit, host, port, user, trial_port}.
+
+    Returns {status, configuration (in force, or as first contact would adopt it), adopted_from, unit {name, active, exists},
+    engine, site (nccl_site.probe), gpus, gpu_users, systemd, port, problems [str], warnings [str]}. Changes nothing.
+    """
+    problems, warnings = [], []
+    unit = asked.get("unit") or None
+    properties = units.show(unit)
+    if unit and properties is None and units.available():
+        warnings.append(f"sglang_service: this host has no unit {units.unit_name(unit)}; nothing serves that would have to be stopped.")
+    try:
+        record = state.known_good()
+    except PermissionError as error:
+        raise RingmasterError(f"{state.directory} cannot be read: {error.strerror}.", "Run the play with `become: true`.") from error
+    if record:
+        configuration, source = record["configuration"], f"known-good version {record['version']}"
+    else:
+        configuration, source = _found(state, asked, unit, properties)
+    server = configuration["server"]
+    engine = engine_info.read(server["python"])
+    if engine["sglang"] is None:
+        problems.append(f"sglang_python: {server['python']} has no SGLang.")
+    problem = engine_info.model_problem(server["flags"].get("model-path"))
+    if problem:
+        problems.append(problem)
+    if server_command.flag_int(server, "nnodes", 1) > 1:
+        problems.append(f"sglang_flags: nnodes {server['flags']['nnodes']}: groups of several nodes are not supported yet.")
+    for name in server["flags"]:
+        if len(engine["flags"]) > 20 and name not in engine["flags"]:
+            warnings.append(f"sglang_flags: SGLang {engine['sglang']} seems to know no --{name}.")
+    port = asked.get("trial_port") or 0
+    if port and not sockets.is_free(port):
+        problems.append(f"tune_port: port {port} is in use on this host. Free it, or leave tune_port at 0 for any free one.")
+    found = nccl_site.probe(server["python"])
+    if configuration["nccl"]["scope"] == "interpreter":
+        path = nccl_site.target_file("interpreter", found=found, site_dir=transaction.site_directory(state))
+        if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
+            problems.append(f"{path} cannot be written by user {os.geteuid()}. Run the play with `become: true`, or use nccl_scope=service.")
+    present = gpus.read()
+    return {
+        "status": control.status(state),
+        "configuration": configuration,
+        "adopted_from": source,
+        "unit": {"name": unit, "exists": properties is not None, "active": bool(properties) and units.is_active(unit)},
+        "engine": engine,
+        "site": found,
+        "gpus": present,
+        "gpu_users": gpus.users() if present else [],
+        "systemd": units.available(),
+        "problems": problems,
+        "warnings": warnings,
+    }
+
+
+def _found(state, asked, unit, properties):
+    """The configuration in force at first contact, and where it was read: the unit if there is one, else the inventory."""
+    if properties is not None:
+        server = server_command.parse(units.command(unit, properties))
+        server.update(user=properties.get("User") or None, directory=properties.get("WorkingDirectory", "").lstrip("-!") or None)
+        environment = units.environment(properties)
+        source = f"the unit {units.unit_name(unit)}"
+    else:
+        flags = {server_command.flag_name(name): value for name, value in asked["flags"].items()}
+        if not asked.get("python") or "model-path" not in flags:
+            raise RingmasterError(
+                "Nothing is known of this host's server: no unit, and sglang_python or sglang_model_path is not set.",
+                "Set them in the inventory, or name the unit that serves in sglang_service.",
+            )
+        listen = {"host": asked.get("host") or "127.0.0.1", "port": int(asked.get("port") or 30000)}
+        server = {"python": asked["python"], "module": server_command.MODULE, "flags": flags, "listen": listen}
+        server.update(user=asked.get("user") or None, directory=None)
+        environment, source = dict(asked["environment"]), "the inventory"
+    scope = asked.get("scope") or "service"
+    site = transaction.site_directory(state)
+    python_path = ":".join(part for part in (site if scope == "service" else "", environment.get("PYTHONPATH", "")) if part)
+    in_force = nccl_site.probe(server["python"], environment={"PYTHONPATH": python_path} if python_path else {})["nccl"]
+    return {
+        "label": "as found",
+        "nccl": {"scope": scope, "override": False, "settings": in_force},
+        "server": server,
+        "environment": environment,
+        "patches": [],
+    }, source

@@ -1,0 +1,141 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The production server as a systemd unit: what it runs, and holding, stopping and starting it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+
+from . import files, procfs
+from .errors import RingmasterError
+
+_PROPERTIES = (
+    "LoadState", "ActiveState", "SubState", "MainPID", "User", "Group", "WorkingDirectory", "Environment",
+    "EnvironmentFiles", "FragmentPath", "UnitFileState", "Type",
+)  # fmt: skip
+# What systemd itself puts into a service's environment; no part of a configuration.
+SYSTEMD_ENVIRONMENT = frozenset(
+    ("INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "LISTEN_PID",
+     "LISTEN_FDS", "NOTIFY_SOCKET", "MAINPID", "WATCHDOG_PID", "WATCHDOG_USEC")
+)  # fmt: skip
+
+
+def available():
+    """Whether systemd runs this machine and we may give it orders."""
+    return os.geteuid() == 0 and os.path.isdir("/run/systemd/system") and shutil.which("systemctl") is not None
+
+
+def unit_name(name):
+    return name if "." in name else f"{name}.service"
+
+
+def systemctl(*arguments, timeout_s=120, check=True):
+    """Run systemctl; its standard output. Raises RingmasterError with what systemctl said."""
+    try:
+        done = subprocess.run(
+            ["systemctl", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RingmasterError(f"systemctl {' '.join(arguments)} did not end within {timeout_s:.0f} s.") from error
+    if check and done.returncode != 0:
+        raise RingmasterError(f"systemctl {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()}.")
+    return done.stdout
+
+
+def show(unit):
+    """Properties of UNIT, {name: value}, or None where there is no such unit or no systemd."""
+    if not unit or not available():
+        return None
+    lines = systemctl("show", unit_name(unit), f"--property={','.join(_PROPERTIES)}", check=False).splitlines()
+    properties = dict(line.split("=", 1) for line in lines if "=" in line)
+    return properties if properties.get("LoadState") == "loaded" else None
+
+
+def is_active(unit):
+    properties = show(unit)
+    return bool(properties) and properties["ActiveState"] in ("active", "activating", "reloading", "deactivating")
+
+
+def command(unit, properties):
+    """The argument list that UNIT runs: of its live main process, else of the last ExecStart line of its files."""
+    pid = int(properties.get("MainPID") or 0)
+    if pid and procfs.read(pid):
+        return procfs.command_line(pid)
+    text = systemctl("cat", unit_name(unit)).replace("\\\n", " ")
+    found = []
+    for line in text.splitlines():
+        if line.startswith("ExecStart="):
+            value = line[len("ExecStart=") :].strip()
+            found = shlex.split(value.lstrip("@-:+!")) if value else []
+    return [part.replace("%%", "%").replace("$$", "$") for part in found]
+
+
+def environment(properties):
+    """The environment that the unit gives its server: of the live main process, else of its Environment= and files."""
+    pid = int(properties.get("MainPID") or 0)
+    live = procfs.environment(pid) if pid else None
+    if live is None:
+        live = dict(item.split("=", 1) for item in shlex.split(properties.get("Environment", "")) if "=" in item)
+        for entry in properties.get("EnvironmentFiles", "").split("\n"):
+            live.update(_environment_file(entry.split(" (")[0]))
+    return {name: value for name, value in live.items() if name not in SYSTEMD_ENVIRONMENT}
+
+
+def _environment_file(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return {}
+    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith(("#", ";"))]
+    return {name.strip(): " ".join(shlex.split(value)) for name, _sign, value in pairs}
+
+
+# --- holding: a start is refused while a plan runs ------------------------------------------------------------
+# `systemctl mask --runtime` does nothing for a unit file in /etc, which comes before /run. A runtime drop-in with a
+# condition that cannot hold works for every unit, also against Restart= and dependencies, and a reboot removes it.
+
+
+def _hold_path(unit):
+    return f"/run/systemd/system/{unit_name(unit)}.d/99-ringmaster-hold.conf"
+
+
+def hold(unit):
+    """Stop UNIT, with all the time its own TimeoutStopSec gives it to drain, and keep everybody from starting it."""
+    files.make_directory(os.path.dirname(_hold_path(unit)))
+    text = "# Ringmaster measures on this host. Removed when it has finished, and by any reboot.\n[Unit]\nConditionPathExists=/ringmaster-hold\n"
+    files.write_atomic(_hold_path(unit), text.encode(), mode=0o644)
+    systemctl("daemon-reload")
+    systemctl("stop", unit_name(unit), timeout_s=3600)
+
+
+def release(unit):
+    """Undo the hold. Starting is the caller's business."""
+    files.remove(_hold_path(unit)) if os.path.exists(_hold_path(unit)) else None
+    systemctl("daemon-reload")
+
+
+# --- the drop-in that carries a kept configuration -------------------------------------------------------------
+
+
+def drop_in_path(unit):
+    return f"/etc/systemd/system/{unit_name(unit)}.d/50-ringmaster.conf"
+
+
+def quote(word):
+    """WORD for a systemd command or Environment line: quoted, with specifiers and variables made literal."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def drop_in(arguments, environment, unset):
+    """Text of the drop-in: ARGUMENTS the server's command, ENVIRONMENT {name: value}, UNSET names to take away."""
+    lines = ["# Written by Ringmaster with the known-good configuration; `ansible-playbook rollback.yml` goes back.", "[Service]"]
+    lines += [f"Environment={quote(f'{name}={value}')}" for name, value in sorted(environment.items())]
+    lines += [f"UnsetEnvironment={name}" for name in sorted(unset)]
+    lines += ["ExecStart=", "ExecStart=" + " ".join(quote(word.replace("$", "$$")) for word in arguments)]
+    return "\n".join(lines) + "\n"
