@@ -44,8 +44,7 @@ UPGRADES: tuple[tuple[str, ...], ...] = (
         " fingerprint TEXT, content TEXT NOT NULL)",
         "CREATE INDEX trials_by_host ON trials (host, started)",
         "CREATE INDEX trials_by_run ON trials (run)",
-        "CREATE TABLE runs (id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, started TEXT NOT NULL, factor TEXT,"
-        " content TEXT NOT NULL)",
+        "CREATE TABLE runs (id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, started TEXT NOT NULL, factor TEXT, content TEXT NOT NULL)",
         "CREATE INDEX runs_by_host ON runs (host, factor, started)",
         *_append_only("trials"),
         *_append_only("runs"),

@@ -45,7 +45,7 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
         + [f"  {name + ':':<7} {show(row[name])}" for name in ("log", "next") if row.get(name)]
         for row in rows
     ]
-    lines = _grid(header, cells, width, right=(2, 3), notes=notes)
+    lines = _grid(header, cells, width, cut=(0, 1), right=(2, 3), notes=notes)
     simulated = dict.fromkeys(show(row["host"]) for row in rows if row.get("simulated"))
     if simulated:
         text = f"SIMULATED: {', '.join(simulated)} ran a stand-in engine. Its figures say nothing about a real server."
@@ -63,7 +63,7 @@ def status_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None 
         + ["-" if row.get("lease_s") is None else f"{row['lease_s']:.0f}{_GLUE}s"]
         for row in rows
     ]
-    return _joined(_grid(["host", "who", "since", "step", "phase", "lease"], cells, width, right=(5,)))
+    return _joined(_grid(["host", "who", "since", "step", "phase", "lease"], cells, width, cut=(0, 1, 3, 4), right=(5,)))
 
 
 def versions_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None = None) -> str:
@@ -72,16 +72,26 @@ def versions_table(rows: Sequence[dict], *, width: int = 80, encoding: str | Non
         return "No version of known-good is recorded.\n"
     show = _printer(encoding)
     cells = [
-        ["*" if row.get("current") else "", str(row["version"]), *(show(row.get(name)) for name in ("date", "by", "label"))]
-        for row in rows
+        ["*" if row.get("current") else "", str(row["version"]), *(show(row.get(name)) for name in ("date", "by", "label"))] for row in rows
     ]
-    lines = _grid(["", "version", "date", "by", "label"], cells, width, right=(1,))
+    lines = _grid(["", "version", "date", "by", "label"], cells, width, cut=(3, 4), right=(1,))
     return _joined([*lines, "", "* in force"])
 
 
-def _grid(header: list[str], rows: list[list[str]], width: int, *, right: Sequence[int] = (), notes: Sequence[list[str]] = ()) -> list[str]:
-    """Lines of a table whose cells are wrapped so that it is at most `width` wide; `notes[i]` follow row i."""
-    widths = _widths(header, rows, width)
+def _grid(
+    header: list[str],
+    rows: list[list[str]],
+    width: int,
+    *,
+    cut: Sequence[int],
+    right: Sequence[int],
+    notes: Sequence[list[str]] = (),
+) -> list[str]:
+    """Lines of a table whose cells are wrapped so that it is at most `width` wide.
+
+    Columns in `cut` may be cut within words, those in `right` are flush right; `notes[i]` follow row i.
+    """
+    widths = _widths(header, rows, width, cut)
     justify = [str.rjust if column in right else str.ljust for column in range(len(header))]
 
     def laid_out(row: list[str]) -> list[str]:
@@ -95,18 +105,20 @@ def _grid(header: list[str], rows: list[list[str]], width: int, *, right: Sequen
     return lines
 
 
-def _widths(header: list[str], rows: list[list[str]], width: int) -> list[int]:
+def _widths(header: list[str], rows: list[list[str]], width: int, cut: Sequence[int]) -> list[int]:
     """Widths of the columns: cells whole if they fit, else cut where that costs least: between words first, then in words."""
     columns = list(zip(*rows, strict=True))
     heads = [max(map(len, title.split(" "))) for title in header]
     sizes = [max(head, *map(len, column)) for head, column in zip(heads, columns, strict=True)]
     words = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
-    for least in (words, [8] * len(columns)):
+    for least in (words, [8 if column in cut else size for column, size in enumerate(words)]):
         while sum(sizes) + len(sizes) - 1 > width:
             spare = [size if size > max(head, floor) else 0 for size, head, floor in zip(sizes, heads, least, strict=True)]
             if not any(spare):
                 break
-            sizes[spare.index(max(spare))] -= 1
+            widest = spare.index(max(spare))
+            lines = (line for cell in columns[widest] for line in _wrap(cell, sizes[widest] - 1))
+            sizes[widest] = max(heads[widest], *map(len, lines))  # what it uses then, which may be less
     return sizes
 
 
@@ -119,7 +131,7 @@ def _wrap(cell: str, size: int) -> list[str]:
         lines.append(word)
         while len(lines[-1]) > size:
             rest = lines[-1]
-            cut = max((rest.rfind(mark, size // 2, size) + 1 for mark in _BREAK_AFTER), default=0) or size
+            cut = max((rest.rfind(mark, size // 3, size) + 1 for mark in _BREAK_AFTER), default=0) or size
             lines[-1:] = [rest[:cut], rest[cut:]]
     return lines[1:]
 
