@@ -4,7 +4,7 @@
 """The NCCL catalogue: from role variables to NCCL settings, with everything that NCCL would silently do otherwise.
 
 `check` is the one entry. What a single value means is in nccl_values, what values mean together and on a server in nccl_rules,
-the facts about 282 variables in data/nccl_params.yml.
+what the server makes of them in nccl_server, the facts about 282 variables in data/nccl_params.yml.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from . import nccl_rules as rules
-from .nccl_values import Bad, Version, at_least, coerce, hint, integer, nearest, parse_version, plain_text, shown
+from . import nccl_server as server_facts
+from .nccl_names import NAME, catalogue, name_problem, profiles
+from .nccl_values import Bad, Version, coerce, hint, integer, nearest, parse_version, plain_text, shown
 
-DATA = Path(__file__).parent / "data"
 UNSET = "unset"
-NAME = re.compile(r"NCCL_[A-Z0-9_]+")
 CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 
 # role variable -> the NCCL variables it sets; nccl_channels alone has a form of its own
@@ -68,23 +64,6 @@ class Claim(NamedTuple):
     label: str
     name: str
     raw: Any
-
-
-@lru_cache(maxsize=1)
-def catalogue() -> dict[str, dict[str, Any]]:
-    """data/nccl_params.yml: `params`, `removed`, `plugin_only`, `not_nccl_names`, each {NCCL name: facts}. Read once a process."""
-    return _load("nccl_params.yml")
-
-
-@lru_cache(maxsize=1)
-def profiles() -> dict[str, dict[str, Any]]:
-    """{profile: {about, settings {NCCL name: text}, unset_others}}."""
-    return _load("nccl_profiles.yml")
-
-
-def _load(name: str) -> Any:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 a safe loader either way
 
 
 def check(
@@ -195,7 +174,7 @@ def _channels(raw: Any, checked: Checked) -> Iterator[Claim]:
         checked.errors.append(f"nccl_channels: {bad}")
         return
     if span and low > high:
-        checked.errors.append(f"nccl_channels: {shown(raw)} has a minimum above its maximum, and in NCCL the minimum wins; write {high}-{low}.")
+        checked.errors.append(f"nccl_channels: {shown(raw)} is upside down, and in NCCL the minimum wins; write {high}-{low}.")
     elif low < 1:
         yield Claim("nccl_channels", "nccl_channels", CHANNELS[1], low)  # refused there, with the range of this NCCL
     else:
@@ -210,7 +189,7 @@ def _take(claim: Claim, version: Version, checked: Checked, labels: dict[str, st
     """Check one claim by itself and add it."""
     name = claim.name
     value = None
-    if (problem := _name_problem(name, version)) and (claim.raw != UNSET or not NAME.fullmatch(name)):
+    if (problem := name_problem(name, version)) and (claim.raw != UNSET or not NAME.fullmatch(name)):
         severity, text = problem
         getattr(checked, severity).append(f"{claim.label}: {text}")
         if severity == "errors":
@@ -237,48 +216,6 @@ def _take(claim: Claim, version: Version, checked: Checked, labels: dict[str, st
     checked.factors.setdefault(claim.factor, {})[name] = value
 
 
-def _name_problem(name: str, version: Version) -> tuple[str, str] | None:
-    """("errors" | "warnings", text) when this NCCL does not read a variable of this name, or may not."""
-    known = catalogue()
-    params, here = known["params"], f"NCCL {'.'.join(map(str, version))}" if version else "NCCL's version is not known here"
-    if not NAME.fullmatch(name):
-        meant = next((full for full in (name.upper(), f"NCCL_{name.upper()}") if full in params), None)
-        return "errors", f"only names that begin with NCCL_ (capitals, digits, '_') belong here{f'; did you mean {meant}?' if meant else '.'}"
-    if name in known["not_nccl_names"]:
-        guess = nearest(name, params, cutoff=0.8)
-        told = known["not_nccl_names"][name]
-        return "errors", f"NCCL reads no {name}, and never says so: {told}" + (f"; nearest: {guess}." if guess and guess not in told else ".")
-    if name in known["plugin_only"]:
-        return "warnings", f"{name} is read by an optional plugin only, not by NCCL itself."
-    if name in known["removed"]:
-        return _removed(name, known["removed"][name], version, here)
-    if name not in params:
-        return "errors", f"NCCL has no {name}, and reports no unknown name{hint(name, params)}"
-    since, gone_by = params[name].get("since"), params[name].get("gone_by")
-    if since and not at_least(version, since):
-        return "errors", f"{name} exists from NCCL {since} on; this is {here}, which would ignore it."
-    if gone_by and at_least(version, gone_by, unknown=False):
-        return "errors", f"{name} is gone in NCCL {gone_by}; this is {here}, which would ignore it."
-    if version is None and (gone_by or at_least(parse_version(since), "2.28", unknown=False)):
-        spans = [f"from {since} on" if since else "", f"before {gone_by}" if gone_by else ""]
-        return "warnings", f"{name} exists only in NCCL {' and '.join(filter(None, spans))}, and {here}."
-    return None
-
-
-def _removed(name: str, facts: Mapping[str, str], version: Version, here: str) -> tuple[str, str] | None:
-    last = facts.get("last_seen")
-    if last:
-        there = version is not None and at_least(parse_version(last), ".".join(map(str, version)))
-        if there:
-            return None
-        ending = f"was last seen in NCCL {last}"
-        old = at_least(parse_version("2.24"), last)  # no server of today brings anything older
-        return ("errors", f"{name} {ending}; this is {here}, which would ignore it.") if version or old else ("warnings", f"{name} {ending}; {here}.")
-    if version is not None and not at_least(version, facts["gone_by"]):
-        return None
-    return "errors", f"{name} was removed in NCCL {facts['gone_by']} and is ignored since; take it out."
-
-
 # settings together
 
 
@@ -287,7 +224,7 @@ def _together(
     version: Version, sglang: Version, server: Mapping[str, Any] | None,
 ) -> None:
     """Add what the rules and the server say about the whole configuration."""
-    sets = rules.sglang_sets(server, sglang)
+    sets = server_facts.sglang_sets(server, sglang)
     values = {found.name: found.value for found in sets if not found.always} | in_force | checked.settings
     values = _readable(values | {found.name: found.value for found in sets if found.always}, version)
     overwritten = {found.name: found for found in sets if found.always and checked.settings.get(found.name, found.value) != found.value}
@@ -299,7 +236,7 @@ def _together(
                 label = " and ".join(dict.fromkeys(labels[name] for name in given))
                 lists[finding.severity].append(f"{label}: {finding.text}")
     checked.replaces = {found.name: found.value for found in sets if found.name in checked.settings and not found.always}
-    by_label: dict[str, list[rules.Overwrite]] = {}
+    by_label: dict[str, list[server_facts.Overwrite]] = {}
     for name, found in overwritten.items():
         by_label.setdefault(labels[name], []).append(found)
     for label, several in by_label.items():
@@ -322,8 +259,8 @@ def _readable(values: Mapping[str, str | None], version: Version) -> dict[str, s
 
 def _path(checked: Checked, server: Mapping[str, Any] | None, all_overwritten: bool) -> None:
     who = ", ".join(checked.factors)
-    bypass, certain = rules.custom_all_reduce(server)
-    if reason := rules.one_gpu(server):
+    bypass, certain = server_facts.custom_all_reduce(server)
+    if reason := server_facts.one_gpu(server):
         checked.cannot_matter = f"{who}: {reason}"
         checked.warnings.append(checked.cannot_matter)
     elif bypass and not all(name.startswith("NCCL_DEBUG") for name in checked.settings):

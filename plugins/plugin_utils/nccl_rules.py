@@ -1,10 +1,9 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What NCCL settings mean together, and on the server they are for. Pure: each rule looks at a Context and yields findings.
+"""What NCCL settings mean together. Pure: each rule looks at a Context and yields findings.
 
-Facts: NCCL's src/graph/tuning.cc, connect.cc, paths.cc, init.cc, enqueue.cc (2.28.9, 2.30.7) and src/tuning/cost_model.cc (2.31.2);
-SGLang's srt/entrypoints/engine.py and srt/distributed (0.5.9 to 0.5.23).
+Facts: NCCL's src/graph/tuning.cc, connect.cc, paths.cc, init.cc, enqueue.cc (2.28.9, 2.30.7) and src/tuning/cost_model.cc (2.31.2).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from .nccl_server import size
 from .nccl_values import FUNCTIONS, Version, at_least, enabled, named, parse_lists
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -21,7 +21,6 @@ _DIRECT = {"Ring", "NVLS", "CollNetDirect", "PAT"}
 IMPLEMENTED = {"Broadcast": {"Ring"}, "Reduce": {"Ring"}, "AllGather": _DIRECT, "ReduceScatter": _DIRECT,
                "AllReduce": {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}}
 P2P_SLOTS = 8
-CUSTOM_ALL_REDUCE_MIB = 8
 
 
 class Finding(NamedTuple):
@@ -50,9 +49,10 @@ class Context:
 
 # numbers that belong together
 
+CHUNKS = (("NCCL_P2P_NVL_CHUNKSIZE", "NVLink"), ("NCCL_P2P_PCI_CHUNKSIZE", "PCIe"), ("NCCL_P2P_NET_CHUNKSIZE", "the network"))
 PAIRS = (
-    (("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"), ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"), "the minimum wins: NCCL silently uses {low} channels"),
-    (("NCCL_MIN_P2P_NCHANNELS",), ("NCCL_MAX_P2P_NCHANNELS",), "the minimum wins: it is applied after the maximum, {low} channels are used"),
+    (("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"), ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"), "the minimum wins: NCCL silently uses {low}"),
+    (("NCCL_MIN_P2P_NCHANNELS",), ("NCCL_MAX_P2P_NCHANNELS",), "the minimum wins: it is applied last, {low} channels are used"),
     (("NCCL_MIN_CTAS",), ("NCCL_MAX_CTAS",), "the maximum wins: NCCL lowers the minimum to {high}"),
 )
 
@@ -61,7 +61,8 @@ def min_above_max(ctx: Context) -> Iterator[Finding]:
     for low_names, high_names, effect in PAIRS:
         low, high = ctx.number(*low_names), ctx.number(*high_names)
         if low is not None and high is not None and low > high:
-            text = f"{low_names[0]}={low} is above {high_names[0]}={high}; {effect.format(low=low, high=high)}. Give a minimum up to {high}."
+            then = effect.format(low=low, high=high)
+            text = f"{low_names[0]}={low} is above {high_names[0]}={high}; {then}. Give a minimum up to {high}."
             yield Finding(ERROR, low_names + high_names, text)
 
 
@@ -69,7 +70,8 @@ def two_names(ctx: Context) -> Iterator[Finding]:
     for old, new, wins in (("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", min), ("NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS", max)):
         if old in ctx.values and new in ctx.values and ctx.values[old] != ctx.values[new]:
             both = ctx.number(old), ctx.number(new)
-            yield Finding(WARNING, (old, new), f"{old}={both[0]} and {new}={both[1]} speak of the same limit; {wins(both)} wins. Set one of them.")
+            text = f"{old}={both[0]} and {new}={both[1]} speak of the same limit; {wins(both)} wins. Set one of them."
+            yield Finding(WARNING, (old, new), text)
     for alias, param in ctx.params.items():
         name = param.get("alias_of")
         if name in ctx.values and alias in ctx.values:
@@ -85,18 +87,12 @@ def deprecated(ctx: Context) -> Iterator[Finding]:
             yield Finding(WARNING if name in ctx.written else NOTE, (name,), text)
 
 
-def _size(server: Mapping[str, Any] | None, key: str) -> int | None:
-    """A parallel size of the server; None when it is not given, or not a number (SGLang will say so)."""
-    text = str((server or {}).get(key) or "")
-    return int(text) if text.isdecimal() else None
-
-
 def channels_not_capped(ctx: Context) -> Iterator[Finding]:
-    uncapped = ["NVLS"] if ctx.values.get("NCCL_NVLS_ENABLE", "0") != "0" and "NCCL_MAX_CTAS" not in ctx.values else []
-    if any((_size(ctx.server, key) or 1) > 1 for key in ("pp", "ep")) and "NCCL_MAX_P2P_NCHANNELS" not in ctx.values:
-        uncapped.append("send/recv")
+    uncapped = ["NVLS (NCCL_MAX_CTAS does)"] if ctx.values.get("NCCL_NVLS_ENABLE", "0") != "0" and "NCCL_MAX_CTAS" not in ctx.values else []
+    if any((size(ctx.server, key) or 1) > 1 for key in ("pp", "ep")) and "NCCL_MAX_P2P_NCHANNELS" not in ctx.values:
+        uncapped.append("send/recv (NCCL_MAX_P2P_NCHANNELS does)")
     if "NCCL_MAX_NCHANNELS" in ctx.values and uncapped:
-        text = f"NCCL_MAX_NCHANNELS does not limit the channels of {' and '.join(uncapped)}; NCCL_MAX_CTAS and NCCL_MAX_P2P_NCHANNELS do."
+        text = f"NCCL_MAX_NCHANNELS does not limit the channels of {' and '.join(uncapped)}."
         yield Finding(WARNING, ("NCCL_MAX_NCHANNELS", "NCCL_NVLS_ENABLE"), text)
 
 
@@ -104,7 +100,8 @@ def p2p_channels_round_up(ctx: Context) -> Iterator[Finding]:
     for name in ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS"):
         count = ctx.number(name)
         if count is not None and count & (count - 1):
-            yield Finding(WARNING, (name,), f"{name}={count}: NCCL rounds send/recv channels up to a power of two, here {1 << count.bit_length()}.")
+            text = f"{name}={count}: NCCL rounds send/recv channels up to a power of two, here {1 << count.bit_length()}."
+            yield Finding(WARNING, (name,), text)
 
 
 def small_kernels(ctx: Context) -> Iterator[Finding]:
@@ -115,13 +112,14 @@ def small_kernels(ctx: Context) -> Iterator[Finding]:
 def sockets(ctx: Context) -> Iterator[Finding]:
     threads, each = ctx.number("NCCL_SOCKET_NTHREADS"), ctx.number("NCCL_NSOCKS_PERTHREAD")
     if threads is not None and each is not None and threads * each > 64:
-        text = f"NCCL_SOCKET_NTHREADS × NCCL_NSOCKS_PERTHREAD is {threads * each}, above 64; NCCL lowers NCCL_NSOCKS_PERTHREAD."
+        text = f"NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD is {threads * each}, above 64; NCCL lowers NCCL_NSOCKS_PERTHREAD."
         yield Finding(WARNING, ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), text)
 
 
 def p2p_off(ctx: Context) -> Iterator[Finding]:
     if ctx.values.get("NCCL_P2P_DISABLE") == "1" and "NCCL_P2P_LEVEL" in ctx.values:
-        yield Finding(WARNING, ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"), "NCCL_P2P_LEVEL is ignored: NCCL_P2P_DISABLE=1 is looked at first. Set one.")
+        text = "NCCL_P2P_LEVEL is ignored: NCCL_P2P_DISABLE=1 is looked at first. Set one of them."
+        yield Finding(WARNING, ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"), text)
 
 
 # protocols, algorithms and their buffers
@@ -161,7 +159,7 @@ def protocols(ctx: Context) -> Iterator[Finding]:
 def send_recv_chunk(ctx: Context) -> Iterator[Finding]:
     size = ctx.number("NCCL_BUFFSIZE") or ctx.params["NCCL_BUFFSIZE"]["default"]
     link = (ctx.server or {}).get("link")
-    for name, where in (("NCCL_P2P_NVL_CHUNKSIZE", "NVLink"), ("NCCL_P2P_PCI_CHUNKSIZE", "PCIe"), ("NCCL_P2P_NET_CHUNKSIZE", "the network")):
+    for name, where in CHUNKS:
         elsewhere = name not in ctx.values and link and not link.startswith(where)
         chunk = ctx.number(name) or ctx.params[name]["default"]
         if size < chunk * P2P_SLOTS and not elsewhere:
@@ -182,7 +180,7 @@ def uncovered(ctx: Context) -> Iterator[Finding]:
         else:
             yield Finding(WARNING, _LISTS, f"{text}NCCL before 2.24 takes Ring there.")
     elif ctx.version is None and (missing := _missing(ctx, zero_filled=True)):
-        text = f"{_settings(ctx)} leaves {_join(missing)} without an algorithm in NCCL 2.31 and newer; NCCL_ALGO={_portable(ctx)} works in all."
+        text = f"{_settings(ctx)} leaves {_join(missing)} without an algorithm in NCCL 2.31 and newer. NCCL_ALGO={_portable(ctx)} is safe."
         yield Finding(WARNING, _LISTS, text)
 
 
@@ -212,7 +210,8 @@ def nvls_off(ctx: Context) -> Iterator[Finding]:
     left = enabled(parse_lists(ctx.values["NCCL_ALGO"], param, ctx.version), param["values"], param["values"])
     only = [function for function in FUNCTIONS if (left[function] & IMPLEMENTED[function]) and left[function] <= {"NVLS", "NVLSTree"}]
     if only:
-        text = f"NCCL_ALGO allows only NVLS for {_join(only)}, but NCCL_NVLS_ENABLE is 0 (what SGLang sets by default). Set nccl_nvls_enable=1 too, or add Ring."
+        text = (f"NCCL_ALGO allows only NVLS for {_join(only)}, but NCCL_NVLS_ENABLE is 0 (what SGLang sets by default). "
+                "Set nccl_nvls_enable=1 too, or add Ring.")
         yield Finding(WARNING, ("NCCL_ALGO", "NCCL_NVLS_ENABLE"), text)
 
 
@@ -231,68 +230,6 @@ def _settings(ctx: Context) -> str:
 def _join(words: Any) -> str:
     return "every collective" if list(words) == list(FUNCTIONS) else ", ".join(words)
 
-
-# the server
-
-
-class Overwrite(NamedTuple):
-    """A value that SGLang puts in place of the user's (`always`), or where nothing is set."""
-
-    name: str
-    value: str
-    always: bool
-    reason: str
-
-
-def sglang_sets(server: Mapping[str, Any] | None, sglang: Version = None) -> list[Overwrite]:
-    """What SGLang itself writes into the environment of its schedulers. Nothing when the server is not known."""
-    if server is None:
-        return []
-    symm = bool(server.get("symm_mem") or server.get("enable_symm_mem"))
-    nvls = symm or bool(server.get("enable_nccl_nvls"))
-    cumem_flag, nvls_flag = "--enable-symm-mem", "--enable-symm-mem" if symm else "--enable-nccl-nvls"
-    found = [Overwrite("NCCL_CUMEM_ENABLE", str(int(symm)), symm, cumem_flag), Overwrite("NCCL_NVLS_ENABLE", str(int(nvls)), nvls, nvls_flag)]
-    if (_size(server, "dcp") or 1) > 1 and at_least(sglang, "0.5.15"):
-        found.append(Overwrite("NCCL_GRAPH_MIXING_SUPPORT", "0", symm, "--dcp-size above 1"))
-    if at_least(sglang, "0.5.20", unknown=False):
-        found.append(Overwrite("NCCL_GRAPH_REGISTER", "0", False, "captured graphs"))
-    if server.get("enable_deterministic_inference") and (_size(server, "tp") or 2) > 1:
-        flag = "--enable-deterministic-inference"
-        found.append(Overwrite("NCCL_ALGO", "allreduce:tree", True, flag))
-        if at_least(sglang, "0.5.18"):
-            count = str((server.get("environment") or {}).get("SGLANG_DETERMINISTIC_NCCL_NCHANNELS", "8"))
-            flag += "" if sglang else " (SGLang 0.5.18 and newer)"
-            found += [Overwrite(name, count, True, flag) for name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")]
-    return found
-
-
-def one_gpu(server: Mapping[str, Any] | None) -> str | None:
-    """Why no NCCL setting can matter here at all."""
-    if _size(server, "tp") == 1 and _size(server, "pp") in (None, 1):
-        return "the server runs on one GPU: no collective crosses a link, so NCCL settings cannot matter. Measure them with tp above 1."
-    return None
-
-
-def custom_all_reduce(server: Mapping[str, Any] | None) -> tuple[str | None, bool]:
-    """(what takes the small all-reduces off NCCL, whether that is certain). Symmetric memory through NCCL goes before it."""
-    tp, server = _size(server, "tp"), server or {}
-    link = server.get("link")
-    on = server.get("custom_all_reduce", True) and not (
-        tp == 1 or server.get("enable_deterministic_inference") or server.get("symm_mem") or server.get("enable_symm_mem"))
-    small = f"small messages (up to {CUSTOM_ALL_REDUCE_MIB} MiB, so every decode step) never reach NCCL"
-    remedy = "Measure with --disable-custom-all-reduce."
-    if on and (link == "NVLink" or (link == "PCIe with P2P" and tp == 2)):
-        return f"SGLang's custom all-reduce is on: {small}, and the setting cannot matter there. {remedy}", True
-    if on and not link and server.get("custom_all_reduce"):
-        return f"SGLang's custom all-reduce is on and the GPUs' link is not known: over NVLink {small}. {remedy}", False
-    for key, what in BYPASSES.items():
-        if server.get(key) and tp != 1:
-            return f"{what} is on: where the platform supports it, small all-reduces do not reach NCCL.", False
-    return None, False
-
-
-BYPASSES = {"enable_torch_symm_mem": "torch symmetric memory", "enable_mscclpp": "MSCCL++",
-            "enable_flashinfer_allreduce_fusion": "FlashInfer's all-reduce fusion"}
 
 RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     min_above_max, two_names, deprecated, channels_not_capped, p2p_channels_round_up, small_kernels, sockets, p2p_off, protocols,

@@ -209,7 +209,8 @@ def _enum(name: str, text: str, param: dict[str, Any], version: Version) -> Text
         words_known = at_least(version, param.get("string_values_since", "0.0")) and _words(param, version)
         return Text(param["integers"][text] if words_known else text)
     if "string_values_since" in param and not at_least(version, param["string_values_since"]):
-        raise Bad(f"{shown(text)}: NCCL before {param['string_values_since']} reads words as 0; write one of {', '.join(param['integers'])}.")
+        numbers = ", ".join(param["integers"])
+        raise Bad(f"{shown(text)}: NCCL before {param['string_values_since']} reads words as 0; write one of {numbers}.")
     separator = param.get("separator")
     words = [_word(found, param, version) for found in (text.split(separator) if separator else [text])]
     odd = [word for word in words if word not in param.get("documented_values", words)]
