@@ -114,7 +114,7 @@ class LogReader:
         self._fatal = deque(maxlen=_FATAL_CAP)
         self._last = deque(maxlen=_LAST_CAP)
         self._clock = _clock
-        self._now = _clock() if _clock else None
+        self._before = self._now = _clock() if _clock else None
         self._entered = {"spawn": self._now}
         self._elapsed = {}  # phase -> rank -> seconds
         self._bar = (None, None, None)  # phase, done, total
@@ -143,7 +143,7 @@ class LogReader:
     @property
     def phases(self):
         names = list(self._entered)
-        starts = list(self._entered.values()) + [self._time()]
+        starts = list(self._entered.values()) + [self._now if self._clock else self._stamp_s()]
         return [{"name": name, "seconds": self._seconds(name, starts[i], starts[i + 1])} for i, name in enumerate(names)]
 
     def _seconds(self, name, start, end):
@@ -153,19 +153,27 @@ class LogReader:
             return round(max(self._elapsed[name].values()), 2)
         return None if start is None or end is None else round(max(0.0, end - start), 2)
 
-    def _time(self):
-        """Seconds now: of the monotonic clock while following, of the log's own stamps when reading a finished log."""
-        if self._clock:
-            return self._now
+    def _stamp_s(self):
         with contextlib.suppress(TypeError, ValueError):
             return datetime.strptime(self._stamp, "%Y-%m-%d %H:%M:%S").timestamp()
         return None
+
+    def _start_s(self):
+        """When the line at hand was written: by its stamp in a finished log; while following, when it was read, on the monotonic clock.
+
+        After a long pause between polls the stamp says when in that pause, if it lies within.
+        """
+        stamp_s = self._stamp_s()
+        if not self._clock or stamp_s is None:
+            return self._now if self._clock else stamp_s
+        by_stamp = self._now - (time.time() - stamp_s)
+        return by_stamp if self._before <= by_stamp <= self._now else self._now
 
     def poll(self):
         """Read what was appended. Returns events {kind: phase, phase} and {kind: progress, phase, done, total, percent}."""
         events = []
         if self._clock:
-            self._now = self._clock()
+            self._before, self._now = self._now, self._clock()
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
@@ -207,7 +215,7 @@ class LogReader:
     def _enter(self, phase, events):
         if phase in self._entered:
             return
-        self._entered[phase] = self._time()
+        self._entered[phase] = self._start_s()
         self.done = self.total = None
         events.append({"kind": "phase", "phase": phase})
         if phase == "ready_line":  # what came before was survived

@@ -11,6 +11,7 @@ import re
 import stat
 import string
 import tracemalloc
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,22 @@ def test_phases_of_a_growing_log_are_timed_at_reading(tmp_path):
         {"name": "distributed", "seconds": 0.75},  # the slowest rank, by its own words
         {"name": "weights", "seconds": 4.5},
     ]
+
+
+def test_a_phase_that_began_between_two_distant_polls_is_timed_by_its_stamp(tmp_path):
+    now = [100.0]
+    log = tmp_path / "server.log"
+    log.write_text("[2026-01-01 00:00:00] INFO:     Uvicorn running on http://127.0.0.1:8000\n")
+    reader = LogReader(log, _clock=lambda: now[0])
+    reader.poll()
+    now[0] = 400.0
+    written = (datetime.now() - timedelta(seconds=290)).strftime("%Y-%m-%d %H:%M:%S")
+    with open(log, "a") as file:
+        file.write(f"[{written}] The server is fired up and ready to roll!\n")
+    reader.poll()
+    seconds = {phase["name"]: phase["seconds"] for phase in reader.phases}
+    assert 8 < seconds["warm_up"] < 11
+    assert seconds["ready_line"] == 0
 
 
 def test_truncated_and_replaced_files_are_read_from_their_start(tmp_path):
