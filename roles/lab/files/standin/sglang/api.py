@@ -141,8 +141,8 @@ class Api:
                 continue
             finish = {"type": "length", "length": len(ids)} if flag == 1 else {"type": "stop", "matched": 2} if flag else None
             meta = {"id": rid, "finish_reason": finish, "prompt_tokens": len(request.ids), "weight_version": "default",
-                    "num_retractions": 0, "queue_time": 0.0, "reasoning_tokens": 0, "completion_tokens": len(ids), "cached_tokens": request.cached,
-                    "cached_tokens_details": None, "dp_rank": None}
+                    "num_retractions": 0, "queue_time": 0.0, "reasoning_tokens": 0, "completion_tokens": len(ids),
+                    "cached_tokens": request.cached, "cached_tokens_details": None, "dp_rank": None}
             if flag:
                 took_s = time.monotonic() - began_s
                 meta.update(e2e_latency=took_s, request_received_ts=wall_s, request_finished_ts=wall_s + took_s,
@@ -171,7 +171,8 @@ class Api:
         tokens = [one async for one in self.tokens(request)]
         text, flag = " ".join(word for _, word, _ in tokens), tokens[-1][2]
         message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
-        choice = dict({"message": message} if chat else {"text": text}, index=0, logprobs=None, finish_reason=FINISH[flag], matched_stop=None)
+        choice = {"index": 0, "logprobs": None, "finish_reason": FINISH[flag], "matched_stop": None}
+        choice.update({"message": message} if chat else {"text": text})
         kind = "chat.completion" if chat else "text_completion"
         return Answer(200, dict(base, object=kind, choices=[choice], usage=self.usage(request, len(tokens))))
 

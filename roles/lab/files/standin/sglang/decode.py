@@ -9,6 +9,7 @@ Out (tokens_fd): a line a step, items `RID:TOKEN:FLAG` (FLAG 0 goes on, 1 length
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -55,7 +56,7 @@ class Decoder:
         *lines, self.left = (self.left + data).split(b"\n")
         for line in lines:
             if line == b"serve":
-                os.write(self.tokens_fd, b"serve\n")
+                self.send("serve")
             elif line.startswith(b"-"):
                 self.running.pop(line[1:].decode(), None)
                 self.waiting = [one for one in self.waiting if one["rid"] != line[1:].decode()]
@@ -125,4 +126,9 @@ class Decoder:
             token = 0 if "nan" in self.scheduler.faults else 1 + (r["seed"] * 7919 + r["done"] * (r["seed"] % 61 + 3)) % 31999
             flag = 0 if r["done"] < r["last"] else (1 if r["done"] >= r["max_new"] else 2)
             parts.append(f"{r['rid']}:{token}:{flag}")
-        os.write(self.tokens_fd, (" ".join(parts) + item + "\n").encode())
+        self.send(" ".join(parts) + item)
+
+    def send(self, line: str) -> None:
+        """To the detokenizer; when that is gone rank 0 does not care, as in SGLang."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.tokens_fd, (line + "\n").encode())

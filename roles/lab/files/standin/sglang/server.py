@@ -71,7 +71,7 @@ class Server:
         return await request_json(host, self.flags["port"], method, path, body, headers)
 
     async def warm_up_elsewhere(self) -> int:
-        """Somebody else holds the port. SGLang warms up against whoever that is: exit 3 when he answers, else it hangs and gives up late."""
+        """Somebody else holds the port. SGLang warms up against it: exit 3 when it gets an answer, else it hangs and gives up late."""
         end_s = time.monotonic() + BIND_GIVE_UP_S
         while time.monotonic() < end_s:
             try:
