@@ -18,7 +18,7 @@ from typing import Any
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 MAX_LENGTH = 1023
 INT64 = range(-(2**63), 2**63)
-SIZE = re.compile(r"(\d+) ?([KMG])(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]+) ?([KMG])(?:i?B)?", re.IGNORECASE)
 PLAIN_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)")
 C_INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 SHIFTS = {"K": 10, "M": 20, "G": 30}

@@ -67,6 +67,7 @@ VALUES = [
     ({"nccl_buffsize": "2G"}, None, "error", ["between"]),
     ({"nccl_buffsize": "1.5M"}, None, "error", ["read it as 1"]),
     ({"nccl_buffsize": "16 megabytes"}, None, "error", ["read it as 16"]),
+    ({"nccl_buffsize": "4M"}, None, "ok", []),
     ({"nccl_buffsize": "1M"}, None, "warning", ["524288", "131072"]),
     (extra(NCCL_LL_BUFFSIZE=131074), None, "error", ["power of two"]),
     (extra(NCCL_LL128_BUFFSIZE=131072), None, "error", ["120 times"]),
@@ -177,6 +178,7 @@ TOGETHER = [
     ({"nccl_proto": "LL,"}, None, "error", ["empty element"]),
     ({"nccl_proto": "LL,^Simple"}, None, "error", ["'^'"]),
     ({"nccl_algo": "allreduce:tree"}, "2.23.4", "error", ["before 2.24"]),
+    ({"nccl_algo": "allreduce:tree"}, "2.24.3", "ok", []),
     ({"nccl_algo": "allreduce:tree;ring"}, "2.28.9", "error", ["only the first"]),
     ({"nccl_algo": "allreduce:tree:ring"}, "2.28.9", "error", ["second ':'"]),
     ({"nccl_algo": "all_reduce:tree"}, "2.28.9", "error", ["AllReduce?"]),
@@ -280,8 +282,16 @@ def test_server(given, server, versions, verdict, says, cannot_matter):
 def test_what_sglang_would_set_is_the_baseline():
     assert check({"nccl_nvls_enable": 1, "nccl_channels": 2}, server={}).replaces == {"NCCL_NVLS_ENABLE": "0"}
     assert check({"nccl_nvls_enable": 1}).replaces == {}
+    assert check({"nccl_nvls_enable": 1}, server={"symm_mem": True}).replaces == {}
     assert check(extra(NCCL_GRAPH_REGISTER=1), server={}, sglang_version="0.5.20").replaces == {"NCCL_GRAPH_REGISTER": "0"}
     assert check(extra(NCCL_GRAPH_REGISTER=1), server={}, sglang_version="0.5.16").replaces == {}
+
+
+def test_what_sglang_overwrites_is_not_blamed_on_the_user():
+    checked = check({"nccl_algo": "Ring", "nccl_proto": "Simple"}, server=DETERMINISTIC_8, nccl_version="2.31.2")
+    (error,) = checked.errors
+    assert error.startswith("nccl_proto: NCCL_ALGO=allreduce:tree")
+    assert checked.cannot_matter is None
 
 
 def test_factors():
@@ -340,7 +350,7 @@ def test_nccl_reads_integers_as_measured(text, number):
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("2.28.9", (2, 28, 9)), ("2.28.9-1", (2, 28, 9)), ("v2.31", (2, 31)), ("2.28.9+cuda13.0", (2, 28, 9)), ("?", None)],
+    ("text", "version"), [("2.28.9", (2, 28, 9)), ("2.28.9-1", (2, 28, 9)), ("v2.31", (2, 31)), ("2.28.9+cuda13", (2, 28, 9)), ("?", None)],
 )
 def test_versions(text, version):
     assert parse_version(text) == version
