@@ -34,7 +34,8 @@ setup-dev: .venv/.setup-dev ## setup, and what lint and tests need
 	@touch $@
 
 lock: setup-dev ## requirements.lock from what .venv has (ansible-core goes by the Python version: see requirements.txt)
-	@.venv/bin/python -m pip freeze --exclude ansible-core > requirements.lock
+	@{ echo "# Constraints for all that make installs. make lock writes this file."; .venv/bin/python -m pip freeze --exclude ansible-core; } > $@.new
+	@mv $@.new requirements.lock
 
 tune: setup ## the lab: tune.yml on a simulated SGLang, from a fresh start; ARGS="-e nccl_channels=2"
 	@$(VENV) ansible-playbook tune.yml -e lab_reset=true $(ARGS)
