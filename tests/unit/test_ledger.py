@@ -169,7 +169,7 @@ def add_many(path: str, worker: int, gate, inherited: Ledger | None = None) -> N
     ledger = inherited or Ledger(path)
     for number in range(50):
         ledger.add_trial(trial(number, id=f"{worker}-{number}"))
-        ledger.add_run(run(1, id=f"shared-{number}"))  # the same in all processes: one may win, none may fail
+        ledger.add_run(run(1, id=f"shared-{number % 10}"))  # the same in all processes: one may win, none may fail
 
 
 @pytest.mark.parametrize("inherit", [False, True], ids=["each opens", "forked with it"])
@@ -185,7 +185,7 @@ def test_eight_processes_at_once(path, inherit):
     assert [process.exitcode for process in processes] == [0] * 8
     found = Ledger(path)
     assert {t["id"] for t in found.trials()} == {f"{worker}-{number}" for worker in range(8) for number in range(50)}
-    assert len(found.runs()) == 50
+    assert len(found.runs()) == 10
     assert raw(path, "PRAGMA integrity_check") == [("ok",)]
 
 

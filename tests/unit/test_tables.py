@@ -124,6 +124,15 @@ def test_it_fits(rows, width, encoding):
         assert row["factor"] in column(bare, 1)
 
 
+def test_a_name_is_cut_after_a_mark_unless_that_leaves_a_stump():
+    bare = results_table(
+        [FAILED | {"host": "a-" + "b" * 40, "factor": "long_name=" + "c" * 40, "verdict": "inconclusive"}], encoding="utf-8"
+    )
+    first = bare.splitlines()[3].split()
+    assert first[0].startswith("a-bbbb")
+    assert first[1] == "long_name="
+
+
 def test_a_path_or_command_is_never_cut():
     row = ROW | {"log": "/srv/" + "deep/" * 30 + "server.log", "next": "ansible-playbook tune.yml " + "-e a=b " * 20 + "-e c=d"}
     lines = results_table([row], encoding="utf-8").splitlines()

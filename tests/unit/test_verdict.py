@@ -187,6 +187,15 @@ def test_a_lost_baseline_start_leaves_welch():
     assert "Welch" in found["workloads"][0]["method"]
 
 
+def test_starts_of_different_blocks_are_no_pairs():
+    trials = run(BETTER)
+    for lost in (of(trials, "baseline")[0], of(trials, "candidate")[2]):
+        lost["workloads"][0].update(contaminated=True)
+    row = decide(trials)["workloads"][0]
+    assert row["starts"] == [2, 2]
+    assert "Welch" in row["method"]
+
+
 @pytest.mark.parametrize("spoilt", [{"errors": 2}, {"contaminated": True}, {"decode_tok_s": None}, {"decode_tok_s": 0}])
 def test_a_faulty_figure_does_not_count(spoilt):
     trials = run(BETTER)
