@@ -82,8 +82,8 @@ def files_at(state, version):
 
 def adopt(state, configuration, unit):
     """First contact: what is in force becomes version 1. Returns its record."""
-    found = nccl_site.probe(configuration["server"]["python"])
-    paths = [nccl_site.target_file(configuration["nccl"]["scope"], found=found, site_dir=transaction.site_directory(state))]
+    python, site_dir = configuration["server"]["python"], transaction.site_directory(state)
+    paths = [nccl_site.target_file(configuration["nccl"]["scope"], python=python, site_dir=site_dir)]
     if unit:
         paths.append(units.drop_in_path(unit))
     version = state.write_version(

@@ -31,7 +31,7 @@ def begin(state, plan):
     state.prune(plan["settings"]["keep_trials"])
     name = plan["plan"]
     os.makedirs(state.plan_path(name), mode=0o700)
-    if state.known_good() is None:
+    if plan.get("adopt"):
         commit.adopt(state, plan["adopt"], plan.get("unit"))
     files.write_json(state.plan_path(name, "plan.json"), plan)
     touch_lease(state, name)
@@ -90,8 +90,11 @@ def _install_recover_unit(state, python, unit):
 
 
 def touch_lease(state, plan):
-    """Say that the controller is there: it counts as lost `lease_s` after the last call."""
-    files.write_atomic(state.plan_path(plan, "lease"), f"{time.monotonic():.3f}".encode(), mode=0o600)
+    """Say that the controller is there: it counts as lost `lease_s` after the last call. No fsync: a reboot ends it anyway."""
+    path = state.plan_path(plan, "lease")
+    with open(f"{path}.new", "w", encoding="ascii") as file:
+        file.write(f"{time.monotonic():.3f}")
+    os.rename(f"{path}.new", path)
 
 
 def read_events(state, plan, after):

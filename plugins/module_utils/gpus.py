@@ -5,25 +5,31 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total", "compute_cap", "temperature.gpu", "power.draw", "clocks.sm")
 
 
-def _query(*arguments):
+def _say(*arguments):
+    """What `nvidia-smi ARGUMENTS` prints, or None."""
     if shutil.which("nvidia-smi") is None:
         return None
     try:
         done = subprocess.run(
-            ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0:
+    return done.stdout if done.returncode == 0 else None
+
+
+def _query(*arguments):
+    text = _say(*arguments, "--format=csv,noheader,nounits")
+    if text is None:
         return None
-    return [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    return [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
 
 
 def _number(text):
@@ -41,6 +47,16 @@ def read():
     names = ("index", "uuid", "name", "driver", "memory_used_mib", "memory_total_mib", "compute_capability", "temperature_c", "power_w", "sm_mhz")
     text = {"uuid", "name", "driver", "compute_capability"}
     return [{name: field if name in text else _number(field) for name, field in zip(names, row)} for row in rows]
+
+
+def link():
+    """How the GPUs reach each other: 'NVLink', 'PCIe with P2P' or 'PCIe'; None where that cannot be asked or there is but one."""
+    matrix = _say("topo", "-m")
+    if matrix is None or "GPU1" not in matrix:
+        return None
+    if re.search(r"\bNV\d+\b", matrix):
+        return "NVLink"
+    return "PCIe with P2P" if re.search(r"\bOK\b", _say("topo", "-p2p", "r") or "") else "PCIe"
 
 
 def memory_used_bytes(gpus):

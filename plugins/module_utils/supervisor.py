@@ -103,7 +103,9 @@ class Supervisor:
         for index, step in enumerate(self.plan["steps"]):
             if step.get("ask") and self._wait_for_word(index) != "continue":
                 break
-            self._step(index, step, changes)
+            result = self._step(index, step, changes)
+            if step.get("discard") and result["outcome"] != "ready":
+                break  # it does not even start: measuring it three more times would tell nothing new
         self._steps_done = True
         self.events.add("measured")
         if self._wait_for_word(len(self.plan["steps"])) == "commit":
@@ -141,6 +143,7 @@ class Supervisor:
             with contextlib.suppress(RingmasterError):
                 files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
         self.events.add("trial", trial=trial_id)
+        return result
 
     def _wait_for_word(self, step):
         """The controller's decision about what follows STEP; raises Interrupted when it is lost."""

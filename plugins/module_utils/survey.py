@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from . import control, engine_info, gpus, nccl_site, server_command, sockets, transaction, units
+from . import control, engine_info, files, gpus, nccl_site, server_command, sockets, transaction, units
 from .errors import RingmasterError
 
 
@@ -34,9 +34,9 @@ def survey(state, asked):
     engine = engine_info.read(server["python"])
     if engine["sglang"] is None:
         problems.append(f"sglang_python: {server['python']} has no SGLang.")
-    problem = engine_info.model_problem(server["flags"].get("model-path"))
-    if problem:
-        problems.append(problem)
+    problems += filter(None, [engine_info.model_problem(path) for path in {server["flags"].get("model-path"), asked["flags"].get("model-path")}])
+    if asked.get("python") and not os.access(asked["python"], os.X_OK):
+        problems.append(f"sglang_python: {asked['python']} does not exist on this host, or is not executable.")
     if server_command.flag_int(server, "nnodes", 1) > 1:
         problems.append(f"sglang_flags: nnodes {server['flags']['nnodes']}: groups of several nodes are not supported yet.")
     for name in server["flags"]:
@@ -47,23 +47,33 @@ def survey(state, asked):
         problems.append(f"tune_port: port {port} is in use on this host. Free it, or leave tune_port at 0 for any free one.")
     found = nccl_site.probe(server["python"])
     if configuration["nccl"]["scope"] == "interpreter":
-        path = nccl_site.target_file("interpreter", found=found, site_dir=transaction.site_directory(state))
+        path = nccl_site.target_file("interpreter", python=server["python"], found=found, site_dir=transaction.site_directory(state))
         if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
             problems.append(f"{path} cannot be written by user {os.geteuid()}. Run the play with `become: true`, or use nccl_scope=service.")
+    status = control.status(state)
+    if status["unfinished"]:
+        warnings.append("An earlier plan was cut off here; what it changed is put back before anything else.")
     present = gpus.read()
     return {
-        "status": control.status(state),
+        "status": status,
         "configuration": configuration,
         "adopted_from": source,
         "unit": {"name": unit, "exists": properties is not None, "active": bool(properties) and units.is_active(unit)},
         "engine": engine,
         "site": found,
         "gpus": present,
+        "link": gpus.link() if present else None,
+        "changed_files": _changed_files(record),
         "gpu_users": gpus.users() if present else [],
         "systemd": units.available(),
         "problems": problems,
         "warnings": warnings,
     }
+
+
+def _changed_files(record):
+    """Files that somebody changed since the known-good version RECORD was written."""
+    return [former["path"] for former in record["files"] if not files.same(former)] if record else []
 
 
 def _found(state, asked, unit, properties):

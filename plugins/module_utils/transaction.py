@@ -28,7 +28,7 @@ def server_environment(configuration, state):
 def site_file(configuration, state):
     """(path, content) of the sitecustomize file that CONFIGURATION needs; content None: no such file."""
     nccl, python = configuration["nccl"], configuration["server"]["python"]
-    path = nccl_site.target_file(nccl["scope"], found=nccl_site.probe(python), site_dir=site_directory(state))
+    path = nccl_site.target_file(nccl["scope"], python=python, site_dir=site_directory(state))
     former = files.content(path)
     return path, nccl_site.desired(nccl["scope"], nccl["settings"], nccl.get("override", False), former)
 

@@ -13,6 +13,7 @@ import pwd
 import time
 
 from . import gpus, http_client, loadgen, proof, readiness, redaction, server_command, server_log, sockets
+from .errors import RingmasterError
 from .server import Died, Server
 from .state import now
 from .transaction import server_environment
@@ -97,7 +98,7 @@ class Trial:
 
     def _wait_until_ready(self, server):
         """What the server answered, or None when the outcome is decided otherwise (hung, refused). Raises Died."""
-        reader = self.reader = server_log.LogReader(self.log_path)
+        reader = self.reader = self._open_reader()
         progress = readiness.Progress(time.monotonic())
         prober = readiness.Prober(self.base_url, api_key=self.api_key)
         gpu_bytes, gpu_due, port_is_ours = {}, 0.0, False
@@ -128,6 +129,11 @@ class Trial:
                 return None
             time.sleep(LOOK_INTERVAL_S)
 
+    def _open_reader(self):
+        reader = server_log.LogReader(self.log_path)
+        reader.facts["sglang"] = self.settings.get("engine_version")  # the log does not say it, advice wants it
+        return reader
+
     def _is_this_trials(self, info):
         asked = self.configuration["server"]["flags"].get("model-path")
         return asked is None or info.get("model_path") in (None, asked)
@@ -147,8 +153,8 @@ class Trial:
         if death.role != "launcher":
             with contextlib.suppress(Exception):  # a second to let the rank's own last words reach the log
                 server.popen.wait(1.0)
-        self.reader = self.reader or server_log.LogReader(self.log_path)
-        self.reader.poll()
+        self.reader = self.reader or self._open_reader()
+        self.reader.finish()
         killed_role = None if death.role == "launcher" else death.role
         self.result["outcome"] = "killed" if was_ready and killed_role else "crashed"
         self.result["cause"] = server_log.cause(self.reader, exit_code=death.exit_code, killed_role=killed_role)
@@ -226,9 +232,9 @@ class Trial:
 
     def _close_log(self, server):
         if self.reader is not None:
-            self.reader.poll()
+            self.reader.finish()
             self.result["phases"] = self.reader.phases
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RingmasterError):
             server_log.fold(self.log_path, cap_bytes=self.settings["log_cap_bytes"])
 
 

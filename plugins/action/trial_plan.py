@@ -1,0 +1,204 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Controller side of ringmaster.gpu.trial_plan: starts a plan, follows it, decides, and records."""
+
+from __future__ import annotations
+
+import time
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import verdict
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils.ledger import Ledger
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator
+
+POLL_WAIT_S = 5.0
+RETRY_S = 3.0
+MODULE = "ringmaster.gpu.trial_plan"
+
+
+class ActionModule(ActionBase):
+    """`command: run` does the whole job; every other command goes to the module as it is."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        self._vars = task_vars
+        if self._task.args.get("command", "run") != "run":
+            return {**result, **self._execute_module(module_name=MODULE, task_vars=task_vars)}
+        plan = self._task.args["plan"]
+        if self._task.check_mode:
+            return {**result, "changed": True, "plan": plan, "msg": f"Would run {len(plan['steps'])} starts for {plan['factor']}."}
+        try:
+            ledger = Ledger(self._task.args["ledger"]) if self._task.args.get("ledger") else None
+            return {**result, **self._conduct(plan, ledger)}
+        except RingmasterError as error:
+            return {**result, "failed": True, "msg": f"{plan['host']}: {error}"}
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    def _conduct(self, plan, ledger):
+        self._plan = plan
+        self._narrator = Narrator(plan["host"], len(plan["steps"]), simulated=plan["simulated"])
+        self._seen, self._trials, self._last = 0, [], {}
+        begun = self._call(command="begin", plan=plan)
+        for line in begun.get("recovered", []):
+            self._say(f"after an earlier plan that was cut off: {line}")
+        waiting = self._follow(until="waiting")
+        while waiting is not None and waiting["step"] < len(plan["steps"]):
+            more = self._undecided()
+            self._decide({"command": "continue" if more else "release", "step": waiting["step"]})
+            waiting = self._follow(until="waiting") if more else self._follow(until="waiting", past=waiting["step"])
+        judged = self._judge() if waiting is not None else None
+        if judged and judged["keep"] and plan["judge"]["keep"]:
+            self._say(f"{plan['factor']} is better: keeping it")
+            self._decide(
+                {
+                    "command": "commit",
+                    "configuration": plan["arms"]["candidate"]["configuration"],
+                    "label": plan["factor"],
+                    "by": plan["who"],
+                    "evidence": {"plan": plan["plan"], "verdict": judged},
+                }
+            )
+        elif waiting is not None:
+            self._decide({"command": "release"})
+        ended = self._follow(until="ended")
+        return self._report(judged, ended, ledger)
+
+    def _undecided(self):
+        """Whether more starts could still help: only when the verdict so far is inconclusive."""
+        try:
+            return self._judge()["verdict"] == "inconclusive"
+        except RingmasterError:
+            return False
+
+    def _judge(self):
+        judge = self._plan["judge"]
+        return verdict.decide(
+            self._trials,
+            margin=float(judge["margin_percent"]) / 100,
+            confidence=float(judge["confidence"]),
+            cannot_matter=self._plan["cannot_matter"],
+        )
+
+    def _follow(self, *, until, past=-1):
+        """Poll until an event of kind UNTIL (a `waiting` beyond step PAST), or the end of the plan: then None. Ends are kept."""
+        if "ended" in self._last:
+            return self._last["ended"] if until == "ended" else None
+        while True:
+            news = self._call(command="poll", name=self._plan["plan"], after=self._seen, wait_s=POLL_WAIT_S)
+            found = None
+            for event in news["events"]:
+                self._seen = event["n"]
+                self._last[event["kind"]] = event
+                for line in self._narrator.lines(event):
+                    self._display.display(line)
+                if event["kind"] == "trial":
+                    trial = news["trials"].get(event["trial"])
+                    if trial:
+                        self._trials.append(trial)
+                        self._display.display(self._narrator.trial(trial))
+                if event["kind"] == until and event.get("step", past + 1) > past:
+                    found = event
+            if "ended" in self._last:
+                return self._last["ended"] if until == "ended" else None
+            if found:
+                return found
+            if not news["alive"] and not news["events"]:
+                return self._gone(news)
+
+    def _gone(self, news):
+        """The supervisor is not there any more and said nothing."""
+        state = "The host is back in known-good." if news["restored"] else "Known-good is NOT back yet: run the play again, or abort.yml."
+        raise RingmasterError(f"The supervisor of plan {self._plan['plan']} was ended from outside. {state}")
+
+    def _decide(self, decision):
+        self._call(command="decide", name=self._plan["plan"], decision={"who": self._plan["who"], **decision})
+
+    def _call(self, **arguments):
+        """One command of the module on the host, through lost connections as long as the lease and the restore may take."""
+        deadline = time.monotonic() + self._plan["settings"]["lease_s"] + 20
+        arguments["state_dir"] = self._task.args["state_dir"]
+        while True:
+            try:
+                answer = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=self._vars)
+                if not answer.get("unreachable"):
+                    break
+                problem = answer.get("msg", "unreachable")
+            except AnsibleConnectionFailure as error:
+                problem = str(error)
+            if time.monotonic() > deadline:
+                raise RingmasterError(
+                    f"The host went away in the middle of plan {self._plan['plan']}: {problem}.",
+                    "Its supervisor puts known-good back by itself when the lease has ended, or at the next boot.",
+                )
+            self._say(f"connection lost ({problem.strip().splitlines()[0][:100]}); trying again")
+            self._connection.reset()
+            time.sleep(RETRY_S)
+        if answer.get("failed"):
+            raise RingmasterError(_why(answer))
+        return answer
+
+    def _say(self, text):
+        self._display.display(f"{self._plan['host']}: {text}")
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _report(self, judged, ended, ledger):
+        plan = self._plan
+        primary = (judged or {}).get("workloads") or [{}]
+        kept = ended["outcome"] == "committed"
+        simulated = plan["simulated"] or bool(judged and judged["simulated"])
+        failed_trials = [trial for trial in self._trials if trial["outcome"] != "ready"]
+        row = {
+            "host": plan["host"],
+            "factor": plan["factor"],
+            "baseline_tok_s": primary[0].get("baseline_mean"),
+            "candidate_tok_s": primary[0].get("candidate_mean"),
+            **{name: primary[0].get(name) for name in ("ratio", "low", "high", "starts")},
+            "verdict": judged["verdict"] if judged else "not measured",
+            "reason": judged["reason"] if judged else ended.get("reason", ""),
+            "done": f"kept as known-good version {ended['version']}" if kept else f"known-good version {plan['known_good_version']} stays",
+            "log": (failed_trials or self._trials or [{"log": None}])[-1]["log"],
+            "simulated": simulated,
+            "next": "ansible-playbook rollback.yml" if kept else None,
+        }
+        problems = [ended[name] for name in ("restore_error",) if ended.get(name)]
+        service = ended.get("service")
+        if service and not service["ready"]:
+            problems.append(f"the production server does not answer: {'; '.join(service['problems'])}")
+        run = {
+            "id": plan["plan"], "host": plan["host"], "started": plan["started"], "factor": plan["factor"], "row": row,
+            "verdict": judged, "ended": ended, "workloads": plan["workloads"], "simulated": simulated,
+            "candidate": plan["arms"]["candidate"]["configuration"],
+        }  # fmt: skip
+        if ledger:
+            for trial in self._trials:
+                ledger.add_trial({**trial, "run": plan["plan"]})
+            ledger.add_run(run)
+        answer = {
+            "changed": kept,
+            "row": row,
+            "verdict": judged,
+            "ended": ended,
+            "inventory_lines": plan["inventory_lines"] if kept else [],
+            "ansible_facts": {"ringmaster_trials": {trial["id"]: trial for trial in self._trials}},
+        }
+        if judged is None or ended["outcome"] in ("failed", "interrupted") or problems:
+            reason = "; ".join(filter(None, [ended.get("reason"), *problems])) or "the plan ended early"
+            return {**answer, "failed": True, "msg": f"{plan['host']}: {reason}"}
+        return answer
+
+
+def _why(answer):
+    """The message of a failed module, or what it printed when it did not get as far as one."""
+    said = answer.get("msg") or ""
+    for name in ("module_stderr", "module_stdout", "exception"):
+        if not said or said.startswith("MODULE FAILURE"):
+            said = str(answer.get(name) or "").strip()[-600:] or said
+    return said or "the module failed without a message"

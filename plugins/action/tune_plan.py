@@ -1,0 +1,168 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Controller side of ringmaster.gpu.tune_plan: checks what was given and makes the plan of a run."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import resolve, variables
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = {"ringmaster_trials"}  # what our own modules return as facts
+WORKLOAD_KEYS = {"name": str, "concurrency": int, "input_len": int, "output_len": int, "requests": int}
+
+
+def plain(value):
+    """VALUE without the tags that Ansible puts on strings, which other libraries do not know."""
+    return json.loads(json.dumps(value))
+
+
+class ActionModule(ActionBase):
+    """Everything here happens on the controller; the host was looked at by target_info before."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        result["changed"] = False
+        try:
+            result.update(self._plan(task_vars))
+        except RingmasterError as error:
+            result.update(failed=True, msg=str(error))
+        return result
+
+    def _plan(self, task_vars):
+        args = self._task.args
+        host = task_vars["inventory_hostname"]
+        unknown = variables.unknown_variables(set(task_vars) - FACTS, variables.known_variables(ROOT))
+        if unknown:
+            raise RingmasterError(" ".join(variables.misspelt(name, nearest) for name, nearest in unknown), "Nothing was changed.")
+        if args.get("variables_only"):
+            return {}
+        target, settings = plain(args["target"]), plain(args["settings"])
+        given, inventory = self._given(task_vars, args.get("factors") or {})
+        resolved = resolve.resolve(given, inventory, target, nccl_version=target["engine"]["nccl"])
+        errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings, resolved)]
+        factors = [factor for factor in resolved.factors if args.get("only") in (None, "", factor.label)]
+        if not errors and len(factors) > 1 and not settings["isolate"]:
+            names = ", ".join(factor.label for factor in factors)
+            errors.append(
+                f"{len(factors)} factors are given at once: {names}. If the server got slower or crashed, nobody could tell which did it. "
+                "Give one, or -e tune_isolate=true to measure them one after the other, each in a trial of its own."
+            )
+        if not errors and not factors and not resolved.in_force:
+            errors.append("No factor is given: nothing to measure. Give one, for example -e nccl_channels=2.")
+        if errors:
+            raise RingmasterError(f"{host}: " + " ".join(errors))
+        answer = {
+            "factors": [factor.label for factor in factors],
+            "in_force": resolved.in_force,
+            "notes": [*target["warnings"], *resolved.warnings, *resolved.drift],
+            "plan": None,
+        }
+        if len(factors) == 1:
+            answer["plan"] = self._one(host, target, settings, factors[0])
+        return answer
+
+    def _given(self, task_vars, more):
+        """Factor variables of this run (extra variables and tune_factors), and those of the inventory."""
+        extra = load_extra_vars(self._loader)
+        for name in ("sglang_flags", "sglang_environment"):
+            if name in extra:
+                raise RingmasterError(
+                    f"{name} given with -e would replace the inventory's whole {name}.",
+                    f"To measure a change, say -e {name.replace('sglang', 'tune')}=NAME=VALUE; to make one permanent, write it into the inventory.",
+                )
+        given = {name: task_vars[name] for name in resolve.FACTOR_VARIABLES if name in extra and name in task_vars}
+        given.update(more)
+        unknown = [name for name in given if name not in resolve.FACTOR_VARIABLES]
+        if unknown:
+            raise RingmasterError(f"tune_factors: {', '.join(unknown)} is no factor.", f"Factors are {', '.join(resolve.FACTOR_VARIABLES)}.")
+        inventory = {name: task_vars[name] for name in resolve.FACTOR_VARIABLES if name in task_vars and name not in extra}
+        inventory["sglang_flags"] = task_vars.get("sglang_flags")
+        return plain(self._templar.template(given)), plain(self._templar.template(inventory))
+
+    @staticmethod
+    def _refusals(target, settings, resolved):
+        errors = []
+        holder = target["status"]["holder"]
+        if holder:
+            errors.append(
+                f"{holder['who']} runs plan {holder['plan']} on this host since {holder['since']}. "
+                "Wait for it, look with `ansible-playbook status.yml`, or end it with `ansible-playbook abort.yml`."
+            )
+        unit = target["unit"]
+        if unit["active"] and not settings["allow_downtime"]:
+            errors.append(
+                f"sglang_service: {unit['name']} serves on this host. A run drains and stops it and starts it again at the end. "
+                "If it may be down that long, say -e tune_allow_downtime=true."
+            )
+        if target["gpu_users"] and not unit["active"] and not settings["allow_gpu_users"]:
+            users = ", ".join(f"{user['name']} (pid {user['pid']})" for user in target["gpu_users"])
+            errors.append(f"The GPUs are in use by {users}. Stop that, or say -e tune_allow_gpu_users=true.")
+        if target["changed_files"] and not settings["adopt"]:
+            errors.append(
+                f"Changed since known-good version {target['status']['known_good']['version']} by something else: "
+                f"{', '.join(target['changed_files'])}. Go back with `ansible-playbook rollback.yml`, or take what is there as "
+                "known-good with -e tune_adopt=true."
+            )
+        return errors
+
+    def _one(self, host, target, settings, factor):
+        known_good = target["configuration"]
+        candidate = resolve.overlay(known_good, [factor])
+        now = datetime.now(timezone.utc)
+        starts = settings["starts"]
+        return {
+            "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+            "host": host,
+            "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
+            "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "factor": factor.label,
+            "cannot_matter": factor.cannot_matter or "",
+            "inventory_lines": resolve.inventory_lines([factor]),
+            "adopt": None if target["status"]["known_good"] and not target["changed_files"] else known_good,
+            "arms": {
+                "baseline": {"configuration": known_good, "in_force": True},
+                "candidate": {"configuration": candidate, "in_force": False},
+            },
+            "steps": resolve.steps(starts, max(starts, settings["max_starts"] or starts), secrets.randbelow(1 << 31)),
+            "workloads": [self._workload(number, row) for number, row in enumerate(settings["workloads"])],
+            "unit": target["unit"]["name"] if target["unit"]["exists"] else None,
+            "simulated": "+simulated" in (target["engine"]["sglang"] or ""),
+            "known_good_version": (target["status"]["known_good"] or {"version": 1})["version"],
+            "settings": {
+                **{
+                    name: float(settings[name])
+                    for name in ("lease_s", "stall_timeout_s", "drain_timeout_s")
+                },
+                "on_lost_controller": settings["on_lost_controller"],
+                "engine_version": target["engine"]["sglang"],
+                "port": settings["port"],
+                "keep_trials": settings["keep_trials"],
+                "log_cap_bytes": settings["log_cap_bytes"],
+            },
+            "judge": {name: settings[name] for name in ("margin_percent", "confidence", "keep")} | {"starts": starts},
+        }
+
+    @staticmethod
+    def _workload(number, row):
+        missing = [key for key in WORKLOAD_KEYS if key not in row]
+        if missing:
+            raise RingmasterError(f"tune_workloads: entry {number + 1} lacks {', '.join(missing)}.", f"It needs {', '.join(WORKLOAD_KEYS)}.")
+        try:
+            return {**row, **{key: kind(row[key]) for key, kind in WORKLOAD_KEYS.items()}}
+        except (TypeError, ValueError) as error:
+            raise RingmasterError(f"tune_workloads: entry {number + 1}: {error}.", "Lengths, concurrency and requests are integers.") from error

@@ -1,0 +1,68 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A play's host pattern, refused when it matches nobody: Ansible itself would end with success."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: matching
+short_description: A host pattern that matches at least one host
+version_added: 0.1.0
+description:
+  - Gives the pattern back, or fails when no host of the inventory matches it within the limit.
+positional: _groups, _limit
+options:
+  _input:
+    description: The pattern of a play.
+    type: str
+    required: true
+  _groups:
+    description: The magic variable C(groups).
+    type: dict
+    required: true
+  _limit:
+    description: What C(--limit) says; empty for no limit.
+    type: str
+    default: ""
+author:
+  - Ringmaster contributors (@ringmaster)
+"""
+
+EXAMPLES = r"""
+- name: A play that never silently does nothing
+  hosts: "{{ 'inference' | ringmaster.gpu.matching(groups, ansible_limit | default('')) }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The pattern.
+  type: str
+"""
+
+from ansible.errors import AnsibleFilterError
+from ansible.inventory.manager import InventoryManager
+
+
+def matching(pattern, groups, limit=""):
+    """PATTERN, when at least one host of GROUPS {name: [host]} matches it within LIMIT."""
+    manager = InventoryManager(loader=None, parse=False)
+    for group, hosts in groups.items():
+        manager.add_group(group)
+        for host in hosts:
+            manager.add_host(host, group)
+    if limit and "@" not in limit:
+        manager.subset(limit)
+    if not manager.get_hosts(pattern):
+        within = f" within --limit {limit}" if limit else ""
+        known = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
+        raise AnsibleFilterError(
+            f"tune_hosts: no host matches '{pattern}'{within}; the inventory has the groups {known}. "
+            "Put the hosts into the group 'inference', or name yours with -e tune_hosts=GROUP."
+        )
+    return pattern
+
+
+class FilterModule:
+    def filters(self):
+        return {"matching": matching}

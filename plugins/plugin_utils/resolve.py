@@ -1,0 +1,203 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what a user gave, the inventory and a look at the host to the plan of a run. Pure."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name
+
+from . import blocks, catalogue
+
+# Besides the NCCL variables of the catalogue. Not sglang_flags itself: as an extra variable it would replace the inventory's whole.
+SERVER_FACTORS = ("tune_flags", "tune_environment")
+FACTOR_VARIABLES = (*catalogue.FACTOR_VARIABLES, *SERVER_FACTORS)
+
+
+@dataclass
+class Factor:
+    """One change in a person's eyes: what it is called, and the configuration parts it sets (None takes one out)."""
+
+    label: str
+    nccl: dict[str, str | None] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str | None] = field(default_factory=dict)
+    inventory: dict[str, Any] = field(default_factory=dict)  # variables that make it permanent
+    cannot_matter: str | None = None
+
+
+@dataclass
+class Resolved:
+    """What is to be measured: `factors` (what differs from known-good), `in_force` (given, but there already), and what was found wrong."""
+
+    factors: list[Factor] = field(default_factory=list)
+    in_force: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    drift: list[str] = field(default_factory=list)
+
+
+def server_facts(configuration: Mapping[str, Any], link: str | None) -> dict[str, Any]:
+    """What the catalogue's rules want to know of a server."""
+    server = configuration["server"]
+    flags = {name.replace("-", "_"): value for name, value in server["flags"].items()}
+    return {
+        **flags,
+        "tp": flag_int(server, "tp-size", 1),
+        "pp": flag_int(server, "pp-size", 1),
+        "ep": flag_int(server, "ep-size", 1),
+        "dcp": flag_int(server, "dcp-size", 1),
+        "custom_all_reduce": not server["flags"].get("disable-custom-all-reduce"),
+        "symm_mem": bool(server["flags"].get("enable-symm-mem")),
+        "link": link,
+        "environment": configuration["environment"],
+    }
+
+
+def as_mapping(name: str, value: Any) -> dict[str, Any]:
+    """A dict variable that may also be given as text, as `-e` does: "a=1 b" is {a: "1", b: True}."""
+    if value is None or value == "":
+        return {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):
+        words = [word.partition("=") for word in shlex.split(value)]
+        return {key.lstrip("-"): (text if sign else True) for key, sign, text in words}
+    raise RingmasterError(
+        f"{name} is {value!r}, a {type(value).__name__}; it has to be a mapping.",
+        f"Write -e '{{\"{name}\": {{\"name\": \"value\"}}}}' or -e {name}=name=value.",
+    )
+
+
+def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapping[str, Any], *, nccl_version: str | None) -> Resolved:
+    """GIVEN: factor variables of this run. INVENTORY: those of the inventory. TARGET: what target_info found."""
+    resolved = Resolved()
+    known_good = target["configuration"]
+    nccl_given = {name: value for name, value in given.items() if name in catalogue.FACTOR_VARIABLES}
+    checked = catalogue.check(
+        nccl_given,
+        nccl_version=nccl_version,
+        sglang_version=target["engine"]["sglang"],
+        server=server_facts(known_good, target["link"]),
+        in_force=known_good["nccl"]["settings"],
+    )
+    resolved.errors += checked.errors
+    resolved.warnings += checked.warnings
+    in_force = known_good["nccl"]["settings"]
+    for label, settings in checked.factors.items():
+        changes = {name: value for name, value in settings.items() if in_force.get(name) != value}
+        shown = given.get(label, next(iter(settings.values()), None) if label.startswith("NCCL_") else None)
+        permanent = {"nccl_extra": {label: shown}} if label.startswith("NCCL_") else {label: shown}
+        factor = Factor(f"{label}={shown}", nccl=settings, inventory=permanent, cannot_matter=checked.cannot_matter)
+        (resolved.factors.append(factor) if changes else resolved.in_force.append(factor.label))
+    for name, value in as_mapping("tune_flags", given.get("tune_flags")).items():
+        flag, value = flag_name(name), _flag_value(value)
+        if flag == "nnodes" and str(value) != "1":
+            resolved.errors.append(f"tune_flags: --nnodes {value}: groups of several nodes are not supported yet; measure one node.")
+            continue
+        label = f"--{flag}" if value is True else f"--{flag} {'(removed)' if value is None else value}"
+        factor = Factor(label, flags={flag: value}, inventory={"sglang_flags": {flag: value}})
+        (resolved.in_force if known_good["server"]["flags"].get(flag) == value else resolved.factors).append(
+            label if known_good["server"]["flags"].get(flag) == value else factor
+        )
+    for name, value in as_mapping("tune_environment", given.get("tune_environment")).items():
+        if name.startswith("NCCL_"):
+            resolved.errors.append(f"tune_environment: {name} is an NCCL setting. Give it as nccl_extra, so that it is checked.")
+            continue
+        value = None if value is None else str(value)
+        label = f"{name}={'(removed)' if value is None else value}"
+        if known_good["environment"].get(name) == value:
+            resolved.in_force.append(label)
+        else:
+            resolved.factors.append(Factor(label, environment={name: value}, inventory={"sglang_environment": {name: value}}))
+    resolved.drift += _drift(inventory, known_good, nccl_version)
+    return resolved
+
+
+def _flag_value(value: Any) -> Any:
+    """As a configuration holds it: True, text, a list of texts, or None for "not there"."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return True
+    return [str(item) for item in value] if isinstance(value, list) else str(value)
+
+
+def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_version: str | None) -> list[str]:
+    """Where the inventory asks for something else than known-good has. Reported; never a factor."""
+    lines = []
+    wanted = catalogue.check({name: value for name, value in inventory.items() if name in catalogue.FACTOR_VARIABLES}, nccl_version=nccl_version)
+    for name, value in wanted.settings.items():
+        there = known_good["nccl"]["settings"].get(name)
+        if there != value:
+            lines.append(f"The inventory asks for {name}={value}, known-good has {'it unset' if there is None else there}.")
+    flags = {flag_name(name): _flag_value(value) for name, value in as_mapping("sglang_flags", inventory.get("sglang_flags")).items()}
+    for name, value in flags.items():
+        there = known_good["server"]["flags"].get(name)
+        if there != value:
+            lines.append(f"The inventory asks for --{name} {value}, known-good has {'no such flag' if there is None else there}.")
+    return lines
+
+
+def overlay(known_good: Mapping[str, Any], factors: list[Factor]) -> dict[str, Any]:
+    """The candidate: known-good with FACTORS on top."""
+    candidate = copy.deepcopy(dict(known_good))
+    candidate["label"] = ", ".join(factor.label for factor in factors)
+    nccl, flags, environment = candidate["nccl"], candidate["server"]["flags"], candidate["environment"]
+    unset = set(candidate.get("unset", []))
+    removed = set(nccl.get("removed", []))
+    for factor in factors:
+        for name, value in factor.nccl.items():
+            # A value in the process environment would win over sitecustomize: it has to go from there.
+            if environment.pop(name, None) is not None:
+                unset.add(name)
+            _set(nccl["settings"], name, value)
+            removed = removed | {name} if value is None else removed - {name}
+        for name, value in factor.flags.items():
+            _set(flags, name, value)
+        for name, value in factor.environment.items():
+            _set(environment, name, value)
+            unset = unset | {name} if value is None else unset - {name}
+    candidate["unset"], nccl["removed"] = sorted(unset), sorted(removed)
+    return candidate
+
+
+def _set(mapping: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        mapping.pop(name, None)
+    else:
+        mapping[name] = value
+
+
+def steps(starts: int, max_starts: int, seed: int) -> list[dict[str, Any]]:
+    """The order of launches. From block STARTS + 1 on, the controller is asked before each block whether it is still needed."""
+    planned = blocks.order(max_starts, seed=seed)
+    asked: set[int] = set()
+    for step in planned:
+        block = step["block"]
+        if block is not None and block > starts and block not in asked:
+            asked.add(block)
+            step["ask"] = True
+    return planned
+
+
+def inventory_lines(factors: list[Factor]) -> list[str]:
+    """Lines of YAML that make FACTORS permanent."""
+
+    merged: dict[str, Any] = {}
+    for factor in factors:
+        for name, value in factor.inventory.items():
+            if isinstance(value, dict):
+                merged.setdefault(name, {}).update(value)
+            else:
+                merged[name] = int(value) if isinstance(value, str) and value.isdecimal() else value  # -e gives text
+    return yaml.safe_dump(merged, sort_keys=True, default_flow_style=False).splitlines()
