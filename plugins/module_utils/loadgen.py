@@ -97,12 +97,12 @@ def measure(
             progress(done, total)
 
     problems = [flush_cache(base_url, headers=headers, stop=stop)]
-    warm = run_streams(address, request_bytes(address, work, headers, work.warmup_requests), work, stop=stop, finished=finished)
+    warm = run_streams(address, request_bytes(address, work, headers, work.warmup_requests, stop), work, stop=stop, finished=finished)
     problems += [f"warm-up: {outcome.error}" for outcome in warm if outcome.error]
     if warm and not any(outcome.figures for outcome in warm):
-        return _row(work, [], [problem for problem in problems if problem], "")
+        return _row(work, [], problems, "")
     problems.append(flush_cache(base_url, headers=headers, stop=stop))
-    measured = request_bytes(address, work, headers, work.requests)
+    measured = request_bytes(address, work, headers, work.requests, stop)
     log_before = log_tail() if log_tail else ""
     wall_s, cpu_s = time.monotonic(), time.thread_time()
     outcomes = run_streams(address, measured, work, stop=stop, finished=finished)
@@ -112,7 +112,7 @@ def measure(
     if share > BUSY_SHARE:
         problems.append(f"the load generator used {share:.0%} of a core: these figures may be its own limit, not the server's")
     log = _new_text(log_before, log_tail()) if log_tail else ""
-    return _row(work, outcomes, list(dict.fromkeys(problem for problem in problems if problem)), log)
+    return _row(work, outcomes, problems, log)
 
 
 def flush_cache(base_url: str, *, headers: dict[str, str] | None = None, stop: Callable[[], bool] | None = None) -> str | None:
@@ -292,7 +292,7 @@ def run_streams(
                 one.exchange.close()
 
 
-def _row(work: Workload, outcomes: Sequence[Outcome], problems: list[str], log: str) -> dict[str, Any]:
+def _row(work: Workload, outcomes: Sequence[Outcome], problems: Sequence[str | None], log: str) -> dict[str, Any]:
     good = [(outcome, outcome.figures) for outcome in outcomes if outcome.figures is not None]
     samples = [figures.decode_tok_s for _, figures in good if figures.decode_tok_s]
     by_slot: dict[int, list[float]] = {}
@@ -318,7 +318,7 @@ def _row(work: Workload, outcomes: Sequence[Outcome], problems: list[str], log: 
         "accept_length": round(statistics.fmean(accepts), 4) if accepts else None,
         "graph_replayed": graph_replayed,
         "contaminated": sum(figures.cached_tokens > cached_limit for _, figures in good),
-        "errors": problems + [outcome.error for outcome in outcomes if outcome.error],
+        "errors": list(dict.fromkeys(filter(None, problems))) + [outcome.error for outcome in outcomes if outcome.error],
     }
 
 
@@ -339,12 +339,16 @@ def _checked(workload: dict[str, Any]) -> Workload:
     return Workload(name, timeout_s=float(timeout_s), **counts)
 
 
-def request_bytes(address: Address, work: Workload, headers: dict[str, str], number: int) -> list[bytes]:
-    """All requests, made before the clock runs. os.urandom: no two runs and no two streams share a prompt."""
+def request_bytes(
+    address: Address, work: Workload, headers: dict[str, str], number: int, stop: Callable[[], bool] | None = None
+) -> list[bytes]:
+    """All requests, made before the clock runs; Stopped when stop() says so. os.urandom: no two runs and no two streams share a prompt."""
     params = json.dumps({"max_new_tokens": work.output_len, "ignore_eos": True, "temperature": 0}).encode()
     fields = {"Content-Type": "application/json", **headers}
 
     def one() -> bytes:
+        if stop is not None and stop():
+            raise Stopped(work.name)
         ids = b",".join([TOKEN_IDS[byte] for byte in os.urandom(work.input_len)])
         body = b'{"input_ids":[' + ids + b'],"sampling_params":' + params + b',"stream":true}'
         return build_request("POST", address, body=body, headers=fields)
