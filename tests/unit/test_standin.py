@@ -107,7 +107,8 @@ class Standin:
         return [now_s for now_s, line in self.lines(path, body) if line != b"[DONE]"]
 
     def step_ms(self, concurrency: int, tokens: int) -> float:
-        """Mean time of a decode step with that many streams: over the stretch in which all of them decode."""
+        """Time of a decode step with that many streams: the median slope over half of the stretch in which all of them decode, so
+        that a busy machine's late wake-ups at either end do not count."""
         body = {"input_ids": [7] * 64, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}}
         arrivals = []
         threads = [threading.Thread(target=lambda: arrivals.append(self.arrivals("/generate", body))) for _ in range(concurrency)]
@@ -119,8 +120,9 @@ class Standin:
         assert all(len(one) == tokens for one in arrivals)
         last_first_s = max(one[1] for one in arrivals)
         together = [[t for t in one if t >= last_first_s] for one in arrivals]
-        steps = min(len(one) for one in together)
-        return statistics.median((one[steps - 1] - one[0]) / (steps - 1) * 1000 for one in together)
+        half = min(len(one) for one in together) // 2
+        slopes_s = [(later - earlier) / half for one in together for earlier, later in zip(one, one[half:], strict=False)]
+        return statistics.median(slopes_s) * 1000
 
     def children(self) -> dict:
         """{pid: title} of the launcher's children (`pgrep -P` would do)."""
@@ -430,17 +432,14 @@ def test_api_key_no_radix_cache_metrics_and_stream_interval(standin):
 # ---- speed
 
 
-@pytest.mark.parametrize(("concurrency", "tokens"), [(1, 160), (4, 120), (16, 100)])
-def test_pace_is_the_true_one(shared, concurrency, tokens):
+@pytest.mark.parametrize(("concurrency", "tokens", "tolerance"), [(1, 170, 0.01), (4, 130, 0.02), (16, 130, 0.03), (64, 90, 0.1)])
+def test_pace_is_the_true_one(shared, concurrency, tokens, tolerance):
+    """As the client sees it (with 64 streams the two cores are the client's, too) and as the server logs it."""
     true_ms = latency.step_ms(concurrency, 4, {}, _model_flags(_argv({})))
-    assert shared.step_ms(concurrency, tokens) == pytest.approx(true_ms, rel=0.01)
+    assert shared.step_ms(concurrency, tokens) == pytest.approx(true_ms, rel=tolerance)
     rates = [float(line.partition("(token/s): ")[2].partition(",")[0]) for line in shared.log.splitlines()
              if f"Decode batch, #running-req: {concurrency}," in line]
-    assert rates[-1] == pytest.approx(concurrency * 1000 / true_ms, rel=0.02)
-
-
-def test_sixty_four_streams_keep_the_pace(shared):
-    assert shared.step_ms(64, 60) == pytest.approx(latency.step_ms(64, 4, {}, _model_flags(_argv({}))), rel=0.02)
+    assert statistics.median(rates[1:]) == pytest.approx(concurrency * 1000 / true_ms, rel=0.03)  # the first one spans the prefill
 
 
 def test_settings_that_only_sitecustomize_sets_are_felt(standin, shared, tmp_path):
@@ -520,7 +519,7 @@ def test_sigkill_of_the_launcher_takes_its_workers_along(standin):
 
 def test_sigterm_before_ready_leaves_the_detokenizer_behind(standin):
     server = standin(lab={"load_s": 5.0})
-    eventually(lambda: "sglang::detokenizer" in server.children().values())
+    eventually(lambda: {"sglang::detokenizer", "sglang::scheduler"} <= set(server.children().values()))
     detokenizer, scheduler = server.worker("sglang::detokenizer"), server.worker("sglang::scheduler")
     try:
         server.process.terminate()
