@@ -50,25 +50,29 @@ class ActionModule(ActionBase):
             self._say(f"after an earlier plan that was cut off: {line}")
         waiting = self._follow(until="waiting")
         while waiting is not None and waiting["step"] < len(plan["steps"]):
-            more = self._undecided()
-            self._decide({"command": "continue" if more else "release", "step": waiting["step"]})
-            waiting = self._follow(until="waiting") if more else self._follow(until="waiting", past=waiting["step"])
-        judged = self._judge() if waiting is not None else None
-        if judged and judged["keep"] and plan["judge"]["keep"]:
-            self._say(f"{plan['factor']} is better: keeping it")
-            self._decide(
-                {
-                    "command": "commit",
-                    "configuration": plan["arms"]["candidate"]["configuration"],
-                    "label": plan["factor"],
-                    "by": plan["who"],
-                    "evidence": {"plan": plan["plan"], "verdict": judged},
-                }
-            )
-        elif waiting is not None:
-            self._decide({"command": "release"})
-        ended = self._follow(until="ended")
-        return self._report(judged, ended, ledger)
+            word = "continue" if self._undecided() else "release"
+            self._decide({"command": word, "step": waiting["step"]})
+            waiting = self._follow(until="waiting", past=waiting["step"])
+        if waiting is None:
+            return self._report(None, self._follow(until="ended"), ledger)
+        if "rollback_to" in plan:
+            judged = {"verdict": "rolled back", "keep": True, "reason": "", "simulated": False, "workloads": []}
+            self._decide({"command": "commit", "version": plan["rollback_to"]})
+        else:
+            judged = self._judge()
+            self._decide(self._commitment(judged) if judged["keep"] and plan["judge"]["keep"] else {"command": "release"})
+        return self._report(judged, self._follow(until="ended"), ledger)
+
+    def _commitment(self, judged):
+        plan = self._plan
+        self._say(f"{plan['factor']} is better: keeping it")
+        return {
+            "command": "commit",
+            "configuration": plan["arms"]["candidate"]["configuration"],
+            "label": plan["factor"],
+            "by": plan["who"],
+            "evidence": {"plan": plan["plan"], "verdict": judged},
+        }
 
     def _undecided(self):
         """Whether more starts could still help: only when the verdict so far is inconclusive."""
@@ -79,10 +83,12 @@ class ActionModule(ActionBase):
 
     def _judge(self):
         judge = self._plan["judge"]
+        # Looking several times and stopping at a pleasant sight would find effects that are not there: the looks share the error.
+        looks = 1 + len([step for step in self._plan["steps"] if step.get("ask")])
         return verdict.decide(
             self._trials,
             margin=float(judge["margin_percent"]) / 100,
-            confidence=float(judge["confidence"]),
+            confidence=1 - (1 - float(judge["confidence"])) / looks,
             cannot_matter=self._plan["cannot_matter"],
         )
 
@@ -163,10 +169,10 @@ class ActionModule(ActionBase):
             **{name: primary[0].get(name) for name in ("ratio", "low", "high", "starts")},
             "verdict": judged["verdict"] if judged else "not measured",
             "reason": judged["reason"] if judged else ended.get("reason", ""),
-            "done": f"kept as known-good version {ended['version']}" if kept else f"known-good version {plan['known_good_version']} stays",
+            "done": _done(plan, ended, kept),
             "log": (failed_trials or self._trials or [{"log": None}])[-1]["log"],
             "simulated": simulated,
-            "next": "ansible-playbook rollback.yml" if kept else None,
+            "next": "ansible-playbook rollback.yml" if kept and "rollback_to" not in plan else None,
         }
         problems = [ended[name] for name in ("restore_error",) if ended.get(name)]
         service = ended.get("service")
@@ -175,7 +181,7 @@ class ActionModule(ActionBase):
         run = {
             "id": plan["plan"], "host": plan["host"], "started": plan["started"], "factor": plan["factor"], "row": row,
             "verdict": judged, "ended": ended, "workloads": plan["workloads"], "simulated": simulated,
-            "candidate": plan["arms"]["candidate"]["configuration"],
+            "candidate": plan["arms"].get("candidate", {}).get("configuration"),
         }  # fmt: skip
         if ledger:
             for trial in self._trials:
@@ -193,6 +199,15 @@ class ActionModule(ActionBase):
             reason = "; ".join(filter(None, [ended.get("reason"), *problems])) or "the plan ended early"
             return {**answer, "failed": True, "msg": f"{plan['host']}: {reason}"}
         return answer
+
+
+def _done(plan, ended, kept):
+    """What became of the host, in a phrase for the table."""
+    if not kept:
+        return f"known-good version {plan['known_good_version']} stays"
+    service = ended.get("service")
+    proven = f"; {plan['unit']} answers, settings proven" if service and service["ready"] and not service["problems"] else ""
+    return ("back on" if "rollback_to" in plan else "kept as") + f" known-good version {ended['version']}{proven}"
 
 
 def _why(answer):

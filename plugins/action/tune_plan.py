@@ -28,6 +28,17 @@ def plain(value):
     return json.loads(json.dumps(value))
 
 
+def _locked(target):
+    """The message when somebody else's plan runs on the host, as a list."""
+    holder = target["status"]["holder"]
+    if not holder:
+        return []
+    return [
+        f"{holder['who']} runs plan {holder['plan']} on this host since {holder['since']}. "
+        "Wait for it, look with `ansible-playbook status.yml`, or end it with `ansible-playbook abort.yml`."
+    ]
+
+
 class ActionModule(ActionBase):
     """Everything here happens on the controller; the host was looked at by target_info before."""
 
@@ -52,9 +63,11 @@ class ActionModule(ActionBase):
         if args.get("variables_only"):
             return {}
         target, settings = plain(args["target"]), plain(args["settings"])
+        if args.get("rollback_version") is not None:
+            return {"plan": self._rollback(host, target, settings, args["rollback_version"])}
         given, inventory = self._given(task_vars, args.get("factors") or {})
         resolved = resolve.resolve(given, inventory, target, nccl_version=target["engine"]["nccl"])
-        errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings, resolved)]
+        errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings)]
         factors = [factor for factor in resolved.factors if args.get("only") in (None, "", factor.label)]
         if not errors and len(factors) > 1 and not settings["isolate"]:
             names = ", ".join(factor.label for factor in factors)
@@ -95,14 +108,8 @@ class ActionModule(ActionBase):
         return plain(self._templar.template(given)), plain(self._templar.template(inventory))
 
     @staticmethod
-    def _refusals(target, settings, resolved):
-        errors = []
-        holder = target["status"]["holder"]
-        if holder:
-            errors.append(
-                f"{holder['who']} runs plan {holder['plan']} on this host since {holder['since']}. "
-                "Wait for it, look with `ansible-playbook status.yml`, or end it with `ansible-playbook abort.yml`."
-            )
+    def _refusals(target, settings):
+        errors = _locked(target)
         unit = target["unit"]
         if unit["active"] and not settings["allow_downtime"]:
             errors.append(
@@ -120,41 +127,66 @@ class ActionModule(ActionBase):
             )
         return errors
 
-    def _one(self, host, target, settings, factor):
-        known_good = target["configuration"]
-        candidate = resolve.overlay(known_good, [factor])
-        now = datetime.now(timezone.utc)
-        starts = settings["starts"]
+    def _rollback(self, host, target, settings, version):
+        """A plan without launches: back to known-good VERSION ('previous': the one before the version in force)."""
+        versions = [row["version"] for row in target["status"]["versions"]]
+        current = (target["status"]["known_good"] or {}).get("version")
+        older = [number for number in versions if current is not None and number < current]
+        if version == "previous":
+            version = older[-1] if older else None
+        errors = _locked(target)
+        if version is None or int(version) not in versions:
+            known = f"it has {', '.join(map(str, versions))}" if versions else "nothing was ever kept here"
+            errors.append(f"rollback_version: there is no known-good version {version or 'before this one'}; {known}. See status.yml.")
+        if errors:
+            raise RingmasterError(f"{host}: " + " ".join(errors))
         return {
-            "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-            "host": host,
-            "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
-            "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            **self._frame(host, target, settings),
+            "factor": f"known-good version {version}",
+            "rollback_to": int(version),
+            "steps": [],
+        }
+
+    def _one(self, host, target, settings, factor):
+        known_good, starts = target["configuration"], settings["starts"]
+        return {
+            **self._frame(host, target, settings),
             "factor": factor.label,
             "cannot_matter": factor.cannot_matter or "",
             "inventory_lines": resolve.inventory_lines([factor]),
             "adopt": None if target["status"]["known_good"] and not target["changed_files"] else known_good,
             "arms": {
                 "baseline": {"configuration": known_good, "in_force": True},
-                "candidate": {"configuration": candidate, "in_force": False},
+                "candidate": {"configuration": resolve.overlay(known_good, [factor]), "in_force": False},
             },
             "steps": resolve.steps(starts, max(starts, settings["max_starts"] or starts), secrets.randbelow(1 << 31)),
             "workloads": [self._workload(number, row) for number, row in enumerate(settings["workloads"])],
+            "judge": {name: settings[name] for name in ("margin_percent", "confidence", "keep")} | {"starts": starts},
+        }
+
+    @staticmethod
+    def _frame(host, target, settings):
+        """What every plan holds."""
+        now = datetime.now(timezone.utc)
+        seconds = ("lease_s", "stall_timeout_s", "drain_timeout_s")
+        return {
+            "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+            "host": host,
+            "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
+            "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "cannot_matter": "",
+            "inventory_lines": [],
+            "adopt": None,
+            "arms": {},
+            "workloads": [],
             "unit": target["unit"]["name"] if target["unit"]["exists"] else None,
             "simulated": "+simulated" in (target["engine"]["sglang"] or ""),
             "known_good_version": (target["status"]["known_good"] or {"version": 1})["version"],
             "settings": {
-                **{
-                    name: float(settings[name])
-                    for name in ("lease_s", "stall_timeout_s", "drain_timeout_s")
-                },
-                "on_lost_controller": settings["on_lost_controller"],
+                **{name: float(settings[name]) for name in seconds},
+                **{name: settings[name] for name in ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")},
                 "engine_version": target["engine"]["sglang"],
-                "port": settings["port"],
-                "keep_trials": settings["keep_trials"],
-                "log_cap_bytes": settings["log_cap_bytes"],
             },
-            "judge": {name: settings[name] for name in ("margin_percent", "confidence", "keep")} | {"starts": starts},
         }
 
     @staticmethod

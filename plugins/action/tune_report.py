@@ -21,8 +21,16 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         hosts = [task_vars["hostvars"][name] for name in task_vars["ansible_play_hosts_all"]]
-        rows = [dict(row) for host in hosts for row in host.get("__tune_rows", [])]
         width = max(80, min(120, shutil.get_terminal_size((80, 24)).columns))
+        show = {"results": self._results, "status": self._status}[self._task.args.get("show", "results")]
+        result.update(changed=False, rows=show(hosts, width))
+        refused = [row for row in result["rows"] if row.get("verdict") in (self._task.args.get("fail_on") or [])]
+        if refused:
+            result.update(failed=True, msg="; ".join(f"{row['host']}: {row['factor']} is {row['verdict']}" for row in refused))
+        return result
+
+    def _results(self, hosts, width):
+        rows = [dict(row) for host in hosts for row in host.get("__tune_rows", [])]
         if rows:
             self._display.display("\n" + tables.results_table(rows, width=width))
         for host in hosts:
@@ -30,8 +38,32 @@ class ActionModule(ActionBase):
             if lines:
                 self._display.display(f"To make it permanent, put into the inventory of {host['inventory_hostname']}:\n")
                 self._display.display("\n".join(f"    {line}" for line in lines) + "\n")
-        result.update(changed=False, rows=rows)
-        refused = [row for row in rows if row["verdict"] in (self._task.args.get("fail_on") or [])]
-        if refused:
-            result.update(failed=True, msg="; ".join(f"{row['host']}: {row['factor']} is {row['verdict']}" for row in refused))
-        return result
+        return rows
+
+    def _status(self, hosts, width):
+        running = []
+        for host in hosts:
+            status = (host.get("__tune_status") or {}).get("status")
+            name = host["inventory_hostname"]
+            if status is None:
+                continue
+            holder, step, last = status["holder"], status["step"], status["last"] or {}
+            if holder:
+                running.append(
+                    {
+                        "host": name, "who": holder["who"], "since": holder["since"], "lease_s": status["lease_left_s"],
+                        "step": f"{step['number']}/{step['of']} {step['arm']}" if step else "-",
+                        "phase": last.get("phase") or last.get("kind") or "-",
+                    }
+                )  # fmt: skip
+            elif status["unfinished"]:
+                self._display.display(f"{name}: a plan was cut off; the next run, or `ansible-playbook abort.yml`, puts known-good back.")
+        self._display.display("\n" + tables.status_table(running, width=width))
+        for host in hosts:
+            status = (host.get("__tune_status") or {}).get("status") or {}
+            current = (status.get("known_good") or {}).get("version")
+            rows = [{**row, "date": row["created"], "current": row["version"] == current} for row in status.get("versions", [])]
+            self._display.display(f"{host['inventory_hostname']}: known-good\n" + tables.versions_table(rows, width=width))
+            if status.get("log"):
+                self._display.display(f"  log: {status['log']}\n")
+        return running

@@ -34,7 +34,7 @@ def begin(state, plan):
     if plan.get("adopt"):
         commit.adopt(state, plan["adopt"], plan.get("unit"))
     files.write_json(state.plan_path(name, "plan.json"), plan)
-    touch_lease(state, name)
+    state.touch_lease(name)
     _launch(state, name, plan.get("unit"))
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -89,14 +89,6 @@ def _install_recover_unit(state, python, unit):
         units.systemctl("enable", RECOVER_UNIT)
 
 
-def touch_lease(state, plan):
-    """Say that the controller is there: it counts as lost `lease_s` after the last call. No fsync: a reboot ends it anyway."""
-    path = state.plan_path(plan, "lease")
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        file.write(f"{time.monotonic():.3f}")
-    os.rename(f"{path}.new", path)
-
-
 def read_events(state, plan, after):
     """Events of PLAN with a number above AFTER."""
     text = (files.content(state.plan_path(plan, "events.jsonl")) or b"").decode()
@@ -113,7 +105,7 @@ def poll(state, plan, *, after, wait_s):
         raise RingmasterError(f"{state.directory} has no plan {plan}.", "Look with `ansible-playbook status.yml`.")
     deadline = time.monotonic() + wait_s
     while True:
-        touch_lease(state, plan)
+        state.touch_lease(plan)
         holder = state.lock_holder()  # before the events: a supervisor that ends in between has written its last one
         events = read_events(state, plan, after)
         alive = bool(holder) and holder["plan"] == plan
@@ -131,7 +123,7 @@ def poll(state, plan, *, after, wait_s):
 
 def decide(state, plan, decision):
     """Tell the waiting supervisor what to do: {command: continue|commit|release|abort, step, who, ...}."""
-    touch_lease(state, plan)
+    state.touch_lease(plan)
     files.write_json(state.plan_path(plan, "decision.json"), decision)
 
 
@@ -162,6 +154,7 @@ def status(state):
         "holder": holder,
         "step": {"number": steps[-1]["index"] + 1, "of": len(plan["steps"]), "arm": steps[-1]["arm"]} if steps else None,
         "last": phases[-1] if phases else None,
+        "lease_left_s": state.lease_left_s(holder["plan"], plan["settings"]["lease_s"]) if plan else None,
         "log": state.trial_path(f"{holder['plan']}-{steps[-1]['index'] + 1:02d}", "server.log") if steps else None,
         "unfinished": state.journal() is not None and holder is None if os.path.isdir(state.directory) else False,
         "known_good": {key: record[key] for key in ("version", "created", "by", "label")} if record else None,

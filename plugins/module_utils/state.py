@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from datetime import datetime, timezone
 
 from . import files
@@ -126,6 +127,18 @@ class State:
 
     def plan_path(self, plan, *parts):
         return self.path("plans", plan, *parts)
+
+    def touch_lease(self, plan):
+        """Say that the controller of PLAN is there: it counts as lost `lease_s` after the last call."""
+        path = self.plan_path(plan, "lease")
+        with open(f"{path}.new", "w", encoding="ascii") as file:  # no fsync: a reboot ends the lease anyway
+            file.write(f"{time.monotonic():.3f}")
+        os.rename(f"{path}.new", path)
+
+    def lease_left_s(self, plan, lease_s):
+        """Seconds until the controller of PLAN counts as lost."""
+        heard = files.content(self.plan_path(plan, "lease"))
+        return max(0.0, float(heard) + lease_s - time.monotonic()) if heard else 0.0
 
     def trial_path(self, trial, *parts):
         return self.path("trials", trial, *parts)

@@ -57,17 +57,8 @@ class Supervisor:
             raise Interrupted(f"stopped by {self._signalled}")
         if self.decision().get("command") == "abort":
             raise Interrupted(f"aborted by {self.decision().get('who', 'somebody')}")
-        if self.lease_left_s() <= 0 and not (self.settings["on_lost_controller"] == "finish" and not self._steps_done):
+        if self.state.lease_left_s(self.name, self.settings["lease_s"]) <= 0 and not (self.settings["on_lost_controller"] == "finish" and not self._steps_done):
             raise Interrupted(f"the controller was not heard of for {self.settings['lease_s']:.0f} s")
-
-    def lease_left_s(self):
-        """Seconds until the controller counts as lost. The lease file holds the monotonic time of its last word."""
-        try:
-            with open(self.state.plan_path(self.name, "lease"), encoding="ascii") as file:
-                heard = float(file.read() or 0)
-        except (OSError, ValueError):
-            return 0.0
-        return heard + self.settings["lease_s"] - time.monotonic()
 
     def decision(self):
         """What the controller decided: {} so far, or {command: continue|commit|release|abort, step, ...}."""

@@ -29,6 +29,9 @@ options:
   only:
     description: Plan this factor alone, by its label.
     type: str
+  rollback_version:
+    description: Plan the way back to this known-good version instead; V(previous) is the one before the version in force.
+    type: str
   variables_only:
     description: Only look for misspelt variables.
     type: bool
@@ -84,6 +87,7 @@ def main():
             "settings": {"type": "dict", "required": True},
             "factors": {"type": "dict", "default": {}},
             "only": {"type": "str"},
+            "rollback_version": {"type": "str"},
             "variables_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

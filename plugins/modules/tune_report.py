@@ -13,6 +13,11 @@ description:
   - Prints one table for all hosts of the play, and the inventory lines that make kept changes permanent.
   - Works on the controller only and runs once for all hosts.
 options:
+  show:
+    description: The results of a run, or what M(ringmaster.gpu.trial_plan) registered as C(__tune_status) on each host.
+    type: str
+    choices: [results, status]
+    default: results
   fail_on:
     description: Verdicts that make the run fail.
     type: list
@@ -46,7 +51,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    module = AnsibleModule({"fail_on": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True)
+    module = AnsibleModule(
+        {
+            "show": {"type": "str", "choices": ["results", "status"], "default": "results"},
+            "fail_on": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
     module.fail_json(msg="ringmaster.gpu.tune_report works through its action plugin on the controller.")
 
 
