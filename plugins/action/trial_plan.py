@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
 
     def _conduct(self, plan, ledger):
         self._plan = plan
-        self._narrator = Narrator(plan["host"], len(plan["steps"]), simulated=plan["simulated"])
+        self._narrator = Narrator(plan["host"], len(plan["steps"]))
         self._seen, self._trials, self._last = 0, [], {}
         begun = self._call(command="begin", plan=plan)
         for line in begun.get("recovered", []):

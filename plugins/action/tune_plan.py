@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import secrets
-import socket
-from datetime import datetime, timezone
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils import resolve, variables
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, resolve, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {"ringmaster_trials"}  # what our own modules return as facts
-WORKLOAD_KEYS = {"name": str, "concurrency": int, "input_len": int, "output_len": int, "requests": int}
 
 
 def plain(value):
@@ -160,41 +155,16 @@ class ActionModule(ActionBase):
                 "candidate": {"configuration": resolve.overlay(known_good, [factor]), "in_force": False},
             },
             "steps": resolve.steps(starts, max(starts, settings["max_starts"] or starts), secrets.randbelow(1 << 31)),
-            "workloads": [self._workload(number, row) for number, row in enumerate(settings["workloads"])],
+            "workloads": [plans.workload(number, row) for number, row in enumerate(settings["workloads"])],
             "judge": {name: settings[name] for name in ("margin_percent", "confidence", "keep")} | {"starts": starts},
         }
 
     @staticmethod
     def _frame(host, target, settings):
-        """What every plan holds."""
-        now = datetime.now(timezone.utc)
-        seconds = ("lease_s", "stall_timeout_s", "drain_timeout_s")
+        unit = target["unit"]["name"] if target["unit"]["exists"] else None
+        in_force = target["status"]["known_good"] or {"version": 1}
         return {
-            "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-            "host": host,
-            "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
-            "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            "cannot_matter": "",
-            "inventory_lines": [],
-            "adopt": None,
-            "arms": {},
-            "workloads": [],
-            "unit": target["unit"]["name"] if target["unit"]["exists"] else None,
+            **plans.frame(host, settings, unit=unit),
+            "known_good_version": in_force["version"],
             "simulated": "+simulated" in (target["engine"]["sglang"] or ""),
-            "known_good_version": (target["status"]["known_good"] or {"version": 1})["version"],
-            "settings": {
-                **{name: float(settings[name]) for name in seconds},
-                **{name: settings[name] for name in ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")},
-                "engine_version": target["engine"]["sglang"],
-            },
         }
-
-    @staticmethod
-    def _workload(number, row):
-        missing = [key for key in WORKLOAD_KEYS if key not in row]
-        if missing:
-            raise RingmasterError(f"tune_workloads: entry {number + 1} lacks {', '.join(missing)}.", f"It needs {', '.join(WORKLOAD_KEYS)}.")
-        try:
-            return {**row, **{key: kind(row[key]) for key, kind in WORKLOAD_KEYS.items()}}
-        except (TypeError, ValueError) as error:
-            raise RingmasterError(f"tune_workloads: entry {number + 1}: {error}.", "Lengths, concurrency and requests are integers.") from error

@@ -14,7 +14,7 @@ from .errors import RingmasterError
 # Importing SGLang's own parser takes seconds and, on a host without CUDA, may fail. Its flags are literal strings or field
 # names in a few files.
 _SCRIPT = r"""
-import glob, importlib.metadata as metadata, importlib.util, json, os, re
+import glob, hashlib, importlib.metadata as metadata, importlib.util, json, os, re, sysconfig
 def version(*names):
     for name in names:
         try:
@@ -33,16 +33,26 @@ if spec is not None and spec.origin:
             continue
         flags.update(re.findall(r"[\"']--([a-z][a-z0-9-]+)[\"']", text))
         flags.update(name.replace("_", "-") for name in re.findall(r"^    ([a-z][a-z0-9_]+)\s*:", text, re.M))
+digest = None
+for path in sorted(glob.glob(os.path.join(sysconfig.get_path("purelib"), "nvidia", "nccl*", "lib", "libnccl.so*"))):
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    break
+cuda = None
+try:
+    cuda = re.search(r"^cuda[^=\n]*= *'([^']+)'", open(os.path.join(sysconfig.get_path("purelib"), "torch", "version.py")).read(), re.M)
+except OSError:
+    pass
 print(json.dumps({
     "sglang": version("sglang") if spec else None, "torch": version("torch"), "flags": sorted(flags),
     "nccl": version("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "flashinfer": version("flashinfer-python"),
-    "path": spec.origin if spec else None,
+    "path": spec.origin if spec else None, "cuda": cuda and cuda.group(1), "libnccl_sha256": digest,
 }))
 """
 
 
 def read(python):
-    """{sglang, torch, nccl, flashinfer (versions or None), flags [str], path} of the interpreter PYTHON.
+    """{sglang, torch, nccl, cuda, flashinfer (versions or None), libnccl_sha256, flags [str], path} of the interpreter PYTHON.
 
     Raises RingmasterError when it cannot be run.
     """

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pkgutil
 import zipfile
 
 from . import files
 
 # Everything `supervisor` imports; a test compares this list with the real imports.
 MODULES = (
-    "commit", "errors", "files", "gpus", "http_client", "loadgen", "nccl_site", "nccl_site_render", "payload", "procfs", "proof",
+    "commit", "engine_info", "errors", "files", "gpus", "http_client", "loadgen", "nccl_site", "nccl_site_render", "payload", "procfs", "proof",
     "readiness", "redaction", "server", "server_command", "server_log", "signatures", "sockets", "state", "streams",
     "supervisor", "transaction", "trial", "units",
 )  # fmt: skip
@@ -31,7 +30,8 @@ def build():
     """The zipapp's bytes."""
     sources = {"__main__.py": _MAIN.encode(), f"{PACKAGE}/__init__.py": b""}
     for name in MODULES:
-        sources[f"{PACKAGE}/{name}.py"] = pkgutil.get_data(__package__, f"{name}.py")
+        # Through the loader of this very module: it may lie in a zip, and as a namespace the package itself has no loader.
+        sources[f"{PACKAGE}/{name}.py"] = __spec__.loader.get_data(os.path.join(os.path.dirname(__file__), f"{name}.py"))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(sources):

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from . import commit, files, procfs, transaction, units
+from . import commit, engine_info, files, procfs, transaction, units
 from .errors import RingmasterError
 from .state import State, now
 from .trial import Interrupted, Trial
@@ -48,6 +48,7 @@ class Supervisor:
         self.events = Events(state.plan_path(plan, "events.jsonl"))
         self._signalled = None
         self._steps_done = False
+        self._engines = {}
 
     # --- why to stop ----------------------------------------------------------------------------------------------
 
@@ -121,6 +122,7 @@ class Supervisor:
             workloads=[_brief(workload) for workload in self.plan["workloads"]] if step.get("discard") else self.plan["workloads"],
             settings=self.settings,
             state=self.state,
+            software=self._software(configuration["server"]["python"]),
             check=self.check,
             report=self._report,
         )
@@ -135,6 +137,12 @@ class Supervisor:
                 files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
         self.events.add("trial", trial=trial_id)
         return result
+
+    def _software(self, python):
+        """engine_info of PYTHON, read once a plan."""
+        if python not in self._engines:
+            self._engines[python] = engine_info.read(python)
+        return self._engines[python]
 
     def _wait_for_word(self, step):
         """The controller's decision about what follows STEP; raises Interrupted when it is lost."""

@@ -31,9 +31,10 @@ class Interrupted(Exception):
 class Trial:
     """Runs one step. `check` is called often and raises Interrupted; `report(kind, **fields)` tells the world."""
 
-    def __init__(self, *, trial_id, host, configuration, workloads, settings, state, check, report):
+    def __init__(self, *, trial_id, host, configuration, workloads, settings, state, software, check, report):
         self.id, self.host, self.configuration, self.workloads = trial_id, host, configuration, workloads
         self.settings, self.state, self.check, self.report = settings, state, check, report
+        self.software = software  # of engine_info.read
         self.directory = state.make_trial(trial_id)
         self.log_path = os.path.join(self.directory, "server.log")
         self.witness_directory = os.path.join(self.directory, "witness")
@@ -131,7 +132,7 @@ class Trial:
 
     def _open_reader(self):
         reader = server_log.LogReader(self.log_path)
-        reader.facts["sglang"] = self.settings.get("engine_version")  # the log does not say it, advice wants it
+        reader.facts["sglang"] = self.software["sglang"]  # the log does not say it, advice wants it
         return reader
 
     def _is_this_trials(self, info):
@@ -177,7 +178,10 @@ class Trial:
             "name": "sglang",
             "version": version,
             "simulated": "+simulated" in version,
-            "nccl": self.reader.facts.get("nccl"),
+            "torch": self.software["torch"],
+            "nccl": self.reader.facts.get("nccl") or self.software["nccl"],
+            "libnccl_sha256": self.software["libnccl_sha256"],
+            "cuda": self.software["cuda"],
             "driver": found_gpus[0]["driver"] if found_gpus else None,
         }
         self.result["fingerprint"] = fingerprint(self.result["engine"], found_gpus, self.workloads)
@@ -247,7 +251,7 @@ def fingerprint(engine, found_gpus, workloads):
     parts = {
         "hardware": [gpu["name"] for gpu in found_gpus] if found_gpus else [platform.machine(), f"{os.cpu_count()} cpus"],
         "driver": engine["driver"],
-        "software": [engine["name"], engine["version"], engine["nccl"]],
+        "software": [engine[name] for name in ("name", "version", "torch", "nccl", "libnccl_sha256", "cuda")],
         "workload": workloads,
     }
     return {**parts, "digest": hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()[:16]}

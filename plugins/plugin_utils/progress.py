@@ -14,9 +14,8 @@ QUIET_S = 2.0  # at least this long between two lines of the same phase
 class Narrator:
     """Turns events into lines. `step_count` is the number of launches planned."""
 
-    def __init__(self, host: str, step_count: int, *, simulated: bool = False) -> None:
+    def __init__(self, host: str, step_count: int) -> None:
         self.prefix = f"{host}: "
-        self.suffix = "  [SIMULATED]" if simulated else ""
         self.step_count = step_count
         self._quiet_until = 0.0
         self._begun: tuple[str, float, float] = ("", 0.0, 0.0)  # phase that is counted, when it began, fraction done then
@@ -70,7 +69,8 @@ class Narrator:
         ]
         if result["outcome"] != "ready":
             rows = [f"{result['outcome']}: {(result.get('cause') or {}).get('summary', 'no cause found')}; log {result['log']}"]
-        return f"{self.prefix}  {', '.join(rows) or result['outcome']}{self.suffix}"
+        simulated = "  [SIMULATED]" if (result.get("engine") or {}).get("simulated") else ""
+        return f"{self.prefix}  {', '.join(rows) or result['outcome']}{simulated}"
 
     def _in_passing(self, event: Mapping[str, Any], text: str) -> str | None:
         """TEXT, unless something was said less than QUIET_S ago: nobody reads a line every tenth of a second."""

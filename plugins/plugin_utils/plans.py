@@ -1,0 +1,50 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts that every plan for a supervisor has."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+
+WORKLOAD_KEYS = {"name": str, "concurrency": int, "input_len": int, "output_len": int, "requests": int}
+SETTINGS_S = ("lease_s", "stall_timeout_s", "drain_timeout_s")
+SETTINGS = ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")
+
+
+def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) -> dict[str, Any]:
+    """A plan without arms and steps: its name, who asks, and how the host protects itself (SETTINGS_S and SETTINGS; seconds as numbers)."""
+    now = datetime.now(timezone.utc)
+    return {
+        "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        "host": host,
+        "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
+        "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "cannot_matter": "",
+        "inventory_lines": [],
+        "adopt": None,
+        "arms": {},
+        "steps": [],
+        "workloads": [],
+        "unit": unit,
+        "settings": {name: float(settings[name]) for name in SETTINGS_S} | {name: settings[name] for name in SETTINGS},
+    }
+
+
+def workload(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Entry NUMBER (from 0) of a list of workloads with its types made right. Raises RingmasterError naming entry and key."""
+    missing = [key for key in WORKLOAD_KEYS if key not in row]
+    if missing:
+        raise RingmasterError(f"tune_workloads: entry {number + 1} lacks {', '.join(missing)}.", f"It needs {', '.join(WORKLOAD_KEYS)}.")
+    try:
+        return {**row, **{key: kind(row[key]) for key, kind in WORKLOAD_KEYS.items()}}
+    except (TypeError, ValueError) as error:
+        raise RingmasterError(f"tune_workloads: entry {number + 1}: {error}.", "Lengths, concurrency and requests are integers.") from error
