@@ -215,13 +215,13 @@ def _import_paths(path):
 
 
 def users_of(found: dict, path: str) -> list[dict]:
-    """The SGLang processes whose interpreter reads the sitecustomize PATH: [{pid, cmdline}]. FOUND is a probe of that interpreter.
+    """The SGLang processes whose interpreter imports the sitecustomize PATH: [{pid, cmdline}]. FOUND is a probe of that interpreter.
 
-    A file below the interpreter's prefix is read by that prefix alone (a venv); another by every venv of the same base Python.
+    A path below the interpreter's prefix is read by that prefix alone (a venv); another by every venv of the same base Python.
     """
     program = os.path.realpath(found["executable"])
     prefix = os.path.realpath(found["prefix"]) + "/"
-    private = found["prefix"] != found["base_prefix"] and os.path.realpath(path).startswith(prefix)
+    private = found["prefix"] != found["base_prefix"] and (os.path.realpath(os.path.dirname(path)) + "/").startswith(prefix)
     users = []
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         words = procfs.command_line(pid)
