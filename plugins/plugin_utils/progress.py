@@ -32,6 +32,8 @@ class Narrator:
         return f"start {event['index'] + 1}/{self.step_count} {event['arm']} ({what})"
 
     def on_phase(self, event: Mapping[str, Any]) -> str | None:
+        if event["phase"] in ("ready_line", "stop"):  # words in a log, and what the next line says anyway
+            return None
         return self._in_passing(event, f"  {event['phase'].replace('_', ' ')}")
 
     def on_progress(self, event: Mapping[str, Any]) -> str | None:
