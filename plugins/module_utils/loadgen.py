@@ -72,8 +72,8 @@ def measure(
 
     The row:
     samples        tokens/s of each good request: tokens after its first chunk over the time from its first to its last chunk
-    decode_tok_s   concurrency 1: the median of samples. More: the sum over the concurrent streams of each stream's median sample, so
-                   prefill, ramp and tail are not in it. None when no request was good
+    decode_tok_s   concurrency 1: the median of samples. More: the sum over the concurrent streams of each stream's median sample:
+                   a request's own prefill is not in it, what others' prefills cost it is. None when no request was good
     output_tok_s   all tokens of good requests over the time from the first request to the last token; prefill is in it
     ttft_ms        {mean, p50, p90, p99} from sending a request (connected) to its first token
     itl_ms         the same of the inter-token latency, one value a token: a chunk's gap spread over the chunk's tokens
