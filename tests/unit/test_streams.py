@@ -173,19 +173,15 @@ def test_a_longer_line_costs_in_proportion(piece: int) -> None:
             best = min(best, time.process_time() - start)
         return best
 
-    assert cost_s(400_000) < 10 * cost_s(50_000) + 0.02  # 8 times the bytes; a quadratic parser takes 64 times
+    assert cost_s(400_000) < 30 * cost_s(50_000) + 0.02  # 8 times the bytes; a quadratic parser takes 64 times
 
 
-def test_cumulative_text_is_not_parsed() -> None:
-    chunks = paced_server.events({"text": " word" * 8}, 600, 64)  # 24 kB of text in the last events
-    start = time.process_time()
-    figures = follow(chunks, 0.001).figures(0.0)
-    spent = time.process_time() - start
-    start = time.process_time()
-    for chunk in chunks[:-1]:
-        json.loads(chunk[6:])
-    assert figures.tokens == 600
-    assert spent < 0.5 * (time.process_time() - start)
+def test_text_in_between_is_not_parsed() -> None:
+    """Shown by text that no parser would take: only the last two events are read whole."""
+    chunks = paced_server.events({}, 64, 64)
+    broken = [chunk.replace(b'{"text":', b'{"text":oops', 1) for chunk in chunks[:-2]]
+    assert b"oops" in broken[40]
+    assert follow([*broken, *chunks[-2:]], 0.005).figures(0.0).itl_s == pytest.approx(0.005)
 
 
 BODY = b"data: one\n\ndata: two\n\n"
