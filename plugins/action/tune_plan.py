@@ -149,7 +149,7 @@ class ActionModule(ActionBase):
             "factor": factor.label,
             "cannot_matter": factor.cannot_matter or "",
             "inventory_lines": resolve.inventory_lines([factor]),
-            "adopt": None if target["status"]["known_good"] and not target["changed_files"] else known_good,
+            "adopt": None if target["status"]["known_good"] and not target["changed_files"] else plain(self._task.args["asked"]),
             "arms": {
                 "baseline": {"configuration": known_good, "in_force": True},
                 "candidate": {"configuration": resolve.overlay(known_good, [factor]), "in_force": False},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from . import files, nccl_site, procfs, proof, readiness, server_command, transaction, units
+from . import files, nccl_site, procfs, proof, readiness, redaction, server_command, transaction, units
 from .errors import RingmasterError
 from .server import role_of
 
@@ -29,7 +29,7 @@ def commit(state, changes, decision, settings, report):
                 changes.change_to(snapshot)
             configuration = target["configuration"]
         else:
-            configuration = decision["configuration"]
+            configuration = redaction.reveal(decision["configuration"], former["configuration"])
             wanted = [transaction.site_file(configuration, state)]
             if unit:
                 wanted.append(transaction.unit_file(configuration, state, unit))

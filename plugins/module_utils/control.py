@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from . import commit, files, payload, transaction, units
+from . import commit, files, payload, redaction, survey, transaction, units
 from .errors import RingmasterError
 
 START_TIMEOUT_S = 20.0
@@ -32,7 +32,9 @@ def begin(state, plan):
     name = plan["plan"]
     os.makedirs(state.plan_path(name), mode=0o700)
     if plan.get("adopt"):
-        commit.adopt(state, plan["adopt"], plan.get("unit"))
+        commit.adopt(state, survey.found(state, plan["adopt"])[0], plan.get("unit"))
+    for arm in plan["arms"].values() if state.known_good() else ():
+        arm["configuration"] = redaction.reveal(arm["configuration"], state.known_good()["configuration"])
     files.write_json(state.plan_path(name, "plan.json"), plan)
     state.touch_lease(name)
     _launch(state, name, plan.get("unit"))

@@ -23,3 +23,16 @@ def configuration(value):
         "server": {**value["server"], "flags": mapping(value["server"]["flags"])},
         "environment": mapping(value["environment"]),
     }
+
+
+def reveal(value, original):
+    """VALUE, a configuration that went through `configuration`, with what was hidden taken from ORIGINAL."""
+
+    def fill(hidden, known):
+        return {name: known.get(name, item) if item == HIDDEN else item for name, item in hidden.items()}
+
+    return {
+        **value,
+        "server": {**value["server"], "flags": fill(value["server"]["flags"], original["server"]["flags"])},
+        "environment": fill(value["environment"], original["environment"]),
+    }

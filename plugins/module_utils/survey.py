@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 
-from . import control, engine_info, files, gpus, nccl_site, server_command, sockets, transaction, units
+from . import control, engine_info, files, gpus, nccl_site, redaction, server_command, sockets, transaction, units
 from .errors import RingmasterError
 
 
 def survey(state, asked):
-    """ASKED is the inventory's word: {python, flags, environment, scope, unit, host, port, user, trial_port}.
+    """ASKED is the inventory's word: {server {python, flags, environment, host, port, user}, scope, unit, trial_port}.
 
     Returns {status, configuration (in force, or as first contact would adopt it), adopted_from, unit {name, active, exists},
-    engine, site (nccl_site.probe), gpus, gpu_users, systemd, port, problems [str], warnings [str]}. Changes nothing.
+    engine, site (nccl_site.probe), gpus, gpu_users, link, changed_files, systemd, problems [str], warnings [str]}. Changes nothing.
+    Secrets in the configuration are hidden; `redaction.reveal` puts them back on the host.
     """
     problems, warnings = [], []
     unit = asked.get("unit") or None
@@ -29,14 +30,15 @@ def survey(state, asked):
     if record:
         configuration, source = record["configuration"], f"known-good version {record['version']}"
     else:
-        configuration, source = _found(state, asked, unit, properties)
+        configuration, source = found(state, asked)
     server = configuration["server"]
     engine = engine_info.read(server["python"])
     if engine["sglang"] is None:
         problems.append(f"sglang_python: {server['python']} has no SGLang.")
-    problems += filter(None, [engine_info.model_problem(path) for path in {server["flags"].get("model-path"), asked["flags"].get("model-path")}])
-    if asked.get("python") and not os.access(asked["python"], os.X_OK):
-        problems.append(f"sglang_python: {asked['python']} does not exist on this host, or is not executable.")
+    models = {server["flags"].get("model-path"), asked["server"]["flags"].get("model-path")}
+    problems += filter(None, map(engine_info.model_problem, models))
+    if asked["server"].get("python") and not os.access(asked["server"]["python"], os.X_OK):
+        problems.append(f"sglang_python: {asked['server']['python']} does not exist on this host, or is not executable.")
     if server_command.flag_int(server, "nnodes", 1) > 1:
         problems.append(f"sglang_flags: nnodes {server['flags']['nnodes']}: groups of several nodes are not supported yet.")
     for name in server["flags"]:
@@ -56,7 +58,7 @@ def survey(state, asked):
     present = gpus.read()
     return {
         "status": status,
-        "configuration": configuration,
+        "configuration": redaction.configuration(configuration),
         "adopted_from": source,
         "unit": {"name": unit, "exists": properties is not None, "active": bool(properties) and units.is_active(unit)},
         "engine": engine,
@@ -76,24 +78,26 @@ def _changed_files(record):
     return [former["path"] for former in record["files"] if not files.same(former)] if record else []
 
 
-def _found(state, asked, unit, properties):
+def found(state, asked):
     """The configuration in force at first contact, and where it was read: the unit if there is one, else the inventory."""
+    unit = asked.get("unit")
+    properties = units.show(unit)
     if properties is not None:
         server = server_command.parse(units.command(unit, properties))
         server.update(user=properties.get("User") or None, directory=properties.get("WorkingDirectory", "").lstrip("-!") or None)
         environment = units.environment(properties)
         source = f"the unit {units.unit_name(unit)}"
     else:
-        flags = {server_command.flag_name(name): value for name, value in asked["flags"].items()}
-        if not asked.get("python") or "model-path" not in flags:
+        flags = {server_command.flag_name(name): value for name, value in asked["server"]["flags"].items()}
+        if not asked["server"].get("python") or "model-path" not in flags:
             raise RingmasterError(
                 "Nothing is known of this host's server: no unit, and sglang_python or sglang_model_path is not set.",
                 "Set them in the inventory, or name the unit that serves in sglang_service.",
             )
-        listen = {"host": asked.get("host") or "127.0.0.1", "port": int(asked.get("port") or 30000)}
-        server = {"python": asked["python"], "module": server_command.MODULE, "flags": flags, "listen": listen}
-        server.update(user=asked.get("user") or None, directory=None)
-        environment, source = dict(asked["environment"]), "the inventory"
+        listen = {"host": asked["server"].get("host") or "127.0.0.1", "port": int(asked["server"].get("port") or 30000)}
+        server = {"python": asked["server"]["python"], "module": server_command.MODULE, "flags": flags, "listen": listen}
+        server.update(user=asked["server"].get("user") or None, directory=None)
+        environment, source = dict(asked["server"]["environment"]), "the inventory"
     scope = asked.get("scope") or "service"
     site = transaction.site_directory(state)
     python_path = ":".join(part for part in (site if scope == "service" else "", environment.get("PYTHONPATH", "")) if part)

@@ -37,7 +37,10 @@ def unit_file(configuration, state, unit):
     """(path, content) of the drop-in that makes the production unit run CONFIGURATION."""
     server = configuration["server"]
     words = server_command.arguments(server, **server["listen"])
-    text = units.drop_in(words, server_environment(configuration, state), configuration.get("unset", []))
+    # Only what differs from the unit's own: its other variables may be secrets, and may be changed by others later.
+    own = {"PYTHONPATH", "SPT_NOENV", *configuration.get("own_environment", [])}
+    environment = {name: value for name, value in server_environment(configuration, state).items() if name in own}
+    text = units.drop_in(words, environment, configuration.get("unset", []))
     return units.drop_in_path(unit), text.encode()
 
 

@@ -24,7 +24,6 @@ options:
       - What the inventory says of the server.
         Used where no unit and no known-good version says it.
     type: dict
-    default: {}
     suboptions:
       python:
         description: The interpreter that runs SGLang.
@@ -104,7 +103,7 @@ def argument_spec():
     }
     return {
         "state_dir": {"type": "path", "default": "/var/lib/ringmaster"},
-        "server": {"type": "dict", "default": {}, "options": server},
+        "server": {"type": "dict", "apply_defaults": True, "options": server},
         "scope": {"type": "str", "choices": ["service", "interpreter"], "default": "service"},
         "unit": {"type": "str", "default": ""},
         "trial_port": {"type": "int", "default": 0},
@@ -113,9 +112,8 @@ def argument_spec():
 
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
-    asked = {**module.params, **{"flags": {}, "environment": {}, **module.params["server"]}}
     try:
-        target = survey.survey(State(module.params["state_dir"]), asked)
+        target = survey.survey(State(module.params["state_dir"]), module.params)
     except RingmasterError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, target=target)

@@ -18,6 +18,10 @@ options:
     description: What M(ringmaster.gpu.target_info) found.
     type: dict
     required: true
+  asked:
+    description: The arguments that M(ringmaster.gpu.target_info) had, for first contact.
+    type: dict
+    default: {}
   settings:
     description: The C(tune_*) variables of the role P(ringmaster.gpu.tune#role), without their prefix.
     type: dict
@@ -84,6 +88,7 @@ def main():
     module = AnsibleModule(
         {
             "target": {"type": "dict", "required": True},
+            "asked": {"type": "dict", "default": {}},
             "settings": {"type": "dict", "required": True},
             "factors": {"type": "dict", "default": {}},
             "only": {"type": "str"},

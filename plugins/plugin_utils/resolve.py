@@ -63,6 +63,12 @@ def server_facts(configuration: Mapping[str, Any], link: str | None) -> dict[str
     }
 
 
+def nccl_in_force(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """{NAME: value} that a server of CONFIGURATION has: by its environment, which wins, or by sitecustomize."""
+    in_environment = {name: value for name, value in configuration["environment"].items() if name.startswith("NCCL_")}
+    return {**configuration["nccl"]["settings"], **in_environment}
+
+
 def as_mapping(name: str, value: Any) -> dict[str, Any]:
     """A dict variable that may also be given as text, as `-e` does: "a=1 b" is {a: "1", b: True}."""
     if value is None or value == "":
@@ -88,11 +94,11 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
         nccl_version=nccl_version,
         sglang_version=target["engine"]["sglang"],
         server=server_facts(known_good, target["link"]),
-        in_force=known_good["nccl"]["settings"],
+        in_force=nccl_in_force(known_good),
     )
     resolved.errors += checked.errors
     resolved.warnings += checked.warnings
-    in_force = known_good["nccl"]["settings"]
+    in_force = nccl_in_force(known_good)
     for label, settings in checked.factors.items():
         changes = {name: value for name, value in settings.items() if in_force.get(name) != value}
         shown = given.get(label, next(iter(settings.values()), None) if label.startswith("NCCL_") else None)
@@ -137,7 +143,7 @@ def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_ver
     lines = []
     wanted = catalogue.check({name: value for name, value in inventory.items() if name in catalogue.FACTOR_VARIABLES}, nccl_version=nccl_version)
     for name, value in wanted.settings.items():
-        there = known_good["nccl"]["settings"].get(name)
+        there = nccl_in_force(known_good).get(name)
         if there != value:
             lines.append(f"The inventory asks for {name}={value}, known-good has {'it unset' if there is None else there}.")
     flags = {flag_name(name): _flag_value(value) for name, value in as_mapping("sglang_flags", inventory.get("sglang_flags")).items()}
@@ -153,7 +159,7 @@ def overlay(known_good: Mapping[str, Any], factors: list[Factor]) -> dict[str, A
     candidate = copy.deepcopy(dict(known_good))
     candidate["label"] = ", ".join(factor.label for factor in factors)
     nccl, flags, environment = candidate["nccl"], candidate["server"]["flags"], candidate["environment"]
-    unset = set(candidate.get("unset", []))
+    unset, own = set(candidate.get("unset", [])), set(candidate.get("own_environment", []))
     removed = set(nccl.get("removed", []))
     for factor in factors:
         for name, value in factor.nccl.items():
@@ -167,7 +173,8 @@ def overlay(known_good: Mapping[str, Any], factors: list[Factor]) -> dict[str, A
         for name, value in factor.environment.items():
             _set(environment, name, value)
             unset = unset | {name} if value is None else unset - {name}
-    candidate["unset"], nccl["removed"] = sorted(unset), sorted(removed)
+            own = own - {name} if value is None else own | {name}
+    candidate["unset"], candidate["own_environment"], nccl["removed"] = sorted(unset), sorted(own), sorted(removed)
     return candidate
 
 
