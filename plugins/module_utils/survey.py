@@ -47,9 +47,9 @@ def survey(state, asked):
     port = asked.get("trial_port") or 0
     if port and not sockets.is_free(port):
         problems.append(f"tune_port: port {port} is in use on this host. Free it, or leave tune_port at 0 for any free one.")
-    found = nccl_site.probe(server["python"])
+    site = nccl_site.probe(server["python"])
     if configuration["nccl"]["scope"] == "interpreter":
-        path = nccl_site.target_file("interpreter", python=server["python"], found=found, site_dir=transaction.site_directory(state))
+        path = nccl_site.target_file("interpreter", python=server["python"], found=site, site_dir=transaction.site_directory(state))
         if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
             problems.append(f"{path} cannot be written by user {os.geteuid()}. Run the play with `become: true`, or use nccl_scope=service.")
     status = control.status(state)
@@ -62,7 +62,7 @@ def survey(state, asked):
         "adopted_from": source,
         "unit": {"name": unit, "exists": properties is not None, "active": bool(properties) and units.is_active(unit)},
         "engine": engine,
-        "site": found,
+        "site": site,
         "gpus": present,
         "link": gpus.link() if present else None,
         "changed_files": _changed_files(record),
