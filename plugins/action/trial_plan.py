@@ -14,7 +14,7 @@ from ansible_collections.ringmaster.gpu.plugins.plugin_utils import verdict
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.ledger import Ledger
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator
 
-POLL_WAIT_S = 5.0
+POLL_WAIT_S = 3.0
 RETRY_S = 3.0
 MODULE = "ringmaster.gpu.trial_plan"
 

@@ -13,8 +13,11 @@ import time
 
 from . import commit, files, payload, redaction, survey, transaction, units
 from .errors import RingmasterError
+from .state import now
 
 START_TIMEOUT_S = 20.0
+POLL_S = 0.2
+URGENT = frozenset(("trial", "waiting", "died", "ended"))  # the rest can wait: each answer is a round trip
 RECOVER_UNIT = "ringmaster-recover.service"
 
 
@@ -24,19 +27,17 @@ def begin(state, plan):
     Raises RingmasterError when another plan runs here, or the supervisor does not come up.
     """
     state.prepare()
-    holder = state.lock_holder()
-    if holder:
-        state.take_lock({})  # raises the one message about it
-    recovered = transaction.recover(state)
-    state.prune(plan["settings"]["keep_trials"])
     name = plan["plan"]
-    os.makedirs(state.plan_path(name), mode=0o700)
-    if plan.get("adopt"):
-        commit.adopt(state, survey.found(state, plan["adopt"])[0], plan.get("unit"))
-    for arm in plan["arms"].values() if state.known_good() else ():
-        arm["configuration"] = redaction.reveal(arm["configuration"], state.known_good()["configuration"])
-    files.write_json(state.plan_path(name, "plan.json"), plan)
-    state.touch_lease(name)
+    with state.take_lock({"who": plan["who"], "plan": name, "since": now()}):  # until all is ready for the supervisor to take it
+        recovered = transaction.recover(state)
+        state.prune(plan["settings"]["keep_trials"])
+        os.makedirs(state.plan_path(name), mode=0o700)
+        if plan.get("adopt"):
+            commit.adopt(state, survey.found(state, plan["adopt"])[0], plan.get("unit"))
+        for arm in plan["arms"].values() if state.known_good() else ():
+            arm["configuration"] = redaction.reveal(arm["configuration"], state.known_good()["configuration"])
+        files.write_json(state.plan_path(name, "plan.json"), plan)
+        state.touch_lease(name)
     _launch(state, name, plan.get("unit"))
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -95,11 +96,18 @@ def read_events(state, plan, after):
     """Events of PLAN with a number above AFTER."""
     text = (files.content(state.plan_path(plan, "events.jsonl")) or b"").decode()
     lines = text[: text.rfind("\n") + 1].splitlines()  # a line being written is read the next time
-    return [event for event in map(json.loads, lines) if event["n"] > after]
+    return [event for event in filter(None, map(_event, lines)) if event["n"] > after]
+
+
+def _event(line):
+    try:
+        return json.loads(line)
+    except ValueError:  # a full disk cut it short
+        return None
 
 
 def poll(state, plan, *, after, wait_s):
-    """Renew the lease and wait up to WAIT_S for news. Returns {events, trials, alive, restored}.
+    """Renew the lease and wait up to WAIT_S for something to act on. Returns {events, trials, alive, restored}.
 
     `trials` holds the results that the events name; `alive`: the supervisor still runs; `restored`: nothing is left to put back.
     """
@@ -111,9 +119,10 @@ def poll(state, plan, *, after, wait_s):
         holder = state.lock_holder()  # before the events: a supervisor that ends in between has written its last one
         events = read_events(state, plan, after)
         alive = bool(holder) and holder["plan"] == plan
-        if events or not alive or time.monotonic() >= deadline:
+        mending = not alive and state.journal() is not None  # the supervisor is gone; its guardian, or systemd, puts things back
+        if any(event["kind"] in URGENT for event in events) or not (alive or mending) or time.monotonic() >= deadline:
             break
-        time.sleep(0.1)
+        time.sleep(POLL_S)
     named = [event["trial"] for event in events if event["kind"] == "trial"]
     return {
         "events": events,
@@ -133,7 +142,7 @@ def abort(state, *, who, wait_s):
     """End whatever runs here and wait until known-good is back. Returns {holder, restored [str]}."""
     holder = state.lock_holder()
     if holder is None:
-        return {"holder": None, "restored": transaction.recover(state)}
+        return {"holder": None, "restored": transaction.mend(state, who)}
     files.write_json(state.plan_path(holder["plan"], "decision.json"), {"command": "abort", "who": who})
     deadline = time.monotonic() + wait_s
     while state.lock_holder() is not None or state.journal() is not None:
