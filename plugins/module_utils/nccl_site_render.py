@@ -86,8 +86,11 @@ def _ringmaster_shadowed(here):
     """The spec of the next sitecustomize on sys.path after the file HERE, or None. A file linked twice counts once."""
     import os
     import sys
-    from importlib.machinery import PathFinder
 
+    try:
+        from _frozen_importlib_external import PathFinder  # in memory already; importlib would cost every start some ms
+    except ImportError:
+        from importlib.machinery import PathFinder
     passed, seen = False, set()
     for entry in list(sys.path):
         try:
@@ -111,8 +114,11 @@ def _ringmaster_chain(here):
     if spec is None:
         return
     import sys
-    from importlib.util import module_from_spec
 
+    try:
+        from _frozen_importlib import module_from_spec
+    except ImportError:
+        from importlib.util import module_from_spec
     module = module_from_spec(spec)
     module.__ringmaster__ = here
     sys.modules["sitecustomize"] = module

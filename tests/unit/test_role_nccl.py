@@ -61,6 +61,15 @@ def run(python, site_dir="/none", check_mode=False, **given):
     return nccl_sitecustomize.run(arguments(python, site_dir, **given), check_mode)
 
 
+def change(script, *wanted):
+    """A Python script that runs the module with each of the argument sets WANTED."""
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT / 'collections')!r})\n"
+        "from ansible_collections.ringmaster.gpu.plugins.modules import nccl_sitecustomize\n"
+        + "".join(f"print(nccl_sitecustomize.run({each!r}, False)['changed'])\n" for each in wanted)
+    )
+
+
 def identity(path):
     status = os.stat(path)
     return status.st_ino, status.st_mtime_ns, Path(path).read_bytes()
@@ -174,7 +183,7 @@ def test_interpreter_scope_comes_and_goes(server, tmp_path, content, linked):
     assert run(python, scope="interpreter")["changed"] is False
     assert identity(real) == first
 
-    subprocess.run([python, "-c", ""], check=True)  # leaves bytecode behind
+    subprocess.run([python, "-c", ""], env={}, check=True)  # leaves bytecode behind
     assert run(python, scope="interpreter", settings={"NCCL_PROTO": "L2"})["values"] == {"NCCL_PROTO": "L2"}
     assert run(python, scope="interpreter", state="absent", check_mode=True)["changed"]
     gone = run(python, scope="interpreter", state="absent")
@@ -200,6 +209,39 @@ def test_interpreter_scope_waits_for_no_running_server(server, tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts of its own")
+def test_the_systems_own_conffile_behind_its_link(tmp_path):
+    """On copies, mounted over the originals for these few processes alone."""
+    system = Path("/usr/bin/python3")
+    found = nccl_site.probe(str(system)) if system.exists() else {"site_file": None, "site_real": None}
+    if found["site_file"] == found["site_real"]:
+        pytest.skip("the system's Python has no sitecustomize behind a link")
+    link, real = Path(found["site_file"]), Path(found["site_real"])
+    wanted = arguments(str(system), scope="interpreter")
+    change(tmp_path / "present.py", wanted, wanted)
+    change(tmp_path / "other.py", {**wanted, "settings": {**SETTINGS, "NCCL_PROTO": "L2"}})
+    change(tmp_path / "absent.py", {**wanted, "state": "absent"})
+    show = f"env -i {system} -c 'import os; print(os.environ.get(\"NCCL_PROTO\"))'"
+    script = f"""
+        cp -a {real.parent} {tmp_path}/etc && mount --bind {tmp_path}/etc {real.parent} || exit 77
+        mkdir -p {tmp_path}/cache && mount --bind {tmp_path}/cache {link.parent}/__pycache__ || exit 77
+        {sys.executable} {tmp_path}/present.py; {show}; ls {tmp_path}/cache
+        {sys.executable} {tmp_path}/other.py; {show}; readlink {link}
+        {sys.executable} {tmp_path}/absent.py; {show}; cat {real}"""
+    before = identity(real)
+    apart = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
+    done = subprocess.run([*apart, "sh", "-c", script], capture_output=True, text=True, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    present, unchanged, value, *cached, changed, new_value, target, absent, nothing = done.stdout[: -len(before[2])].splitlines()
+    assert (present, unchanged, value) == ("True", "False", "LL"), done.stderr
+    assert any(name.startswith("sitecustomize.") for name in cached)  # what could be stale
+    assert (changed, new_value, target) == ("True", "L2", str(real))
+    assert (absent, nothing) == ("True", "None")
+    assert done.stdout.endswith(before[2].decode())
+    assert identity(real) == before
 
 
 # The module: what must not happen
@@ -280,11 +322,7 @@ def test_a_full_disk_leaves_the_former_file(server, tmp_path):
     (tmp_path / "full").mkdir()
     before = nccl_site.render({}, override=False, chain=True)
     (tmp_path / "before").write_bytes(before)
-    (tmp_path / "change.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT / 'collections')!r})\n"
-        "from ansible_collections.ringmaster.gpu.plugins.modules import nccl_sitecustomize\n"
-        f"nccl_sitecustomize.run({arguments(python, tmp_path / 'full')!r}, False)\n"
-    )
+    change(tmp_path / "change.py", arguments(python, tmp_path / "full"))
     script = f"""
         cd {tmp_path} && mount -t tmpfs -o size=12k tmpfs full && cp before full/sitecustomize.py || exit 77
         head -c 1M /dev/zero > full/fill 2>/dev/null
