@@ -10,7 +10,7 @@ name: as_mapping
 short_description: A dictionary, also from text
 version_added: 0.1.0
 description:
-  - Gives a dictionary back as it is and reads text such as C(a=1 b) as C({a: "1", b: true}).
+  - Gives a dictionary back as it is, and reads text such as C(a=1 b) as two entries, the second of which is V(true).
 positional: _variable
 options:
   _input:

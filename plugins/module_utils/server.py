@@ -48,7 +48,7 @@ class Server:
 
     def start(self):
         """Launch it in a session of its own, its output going straight to the log (a pipe would tie it to our health)."""
-        with open(self.log_path, "ab") as log:
+        with open(self.log_path, "ab", opener=_private) as log:
             self.popen = subprocess.Popen(
                 self.arguments,
                 env=self.environment,
@@ -72,8 +72,8 @@ class Server:
         for process in tree:
             if process.pid not in known:
                 found = role_of(process.pid)
-                if found:
-                    self.members[found[1]] = (found[0], process)
+                if found:  # a forked child shows its parent's title until it execs: parents come first, and stay
+                    self.members.setdefault(found[1], (found[0], process))
         alive = {(process.pid, process.start) for process in tree}
         for title, (_role, process) in self.members.items():
             if (process.pid, process.start) not in alive:
@@ -121,6 +121,10 @@ class Server:
             "seconds": round(time.monotonic() - begun, 2),
             "left": [process.pid for process in left],
         }
+
+
+def _private(path, flags):
+    return os.open(path, flags, 0o600)
 
 
 def _identity(user):

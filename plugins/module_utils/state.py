@@ -22,6 +22,13 @@ def now():
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+LOOK_S = 0.5  # lock_holder holds the lock itself for an instant: that is no reason to refuse
+
+
+# The server's own user has to get at `site` and at its trial's `witness`, but may list nothing.
+MODES = {"": 0o755, "trials": 0o711}
+
+
 class State:
     """Paths and records below one state directory. Nothing is created until something is written."""
 
@@ -33,8 +40,9 @@ class State:
 
     def prepare(self):
         """Make the directory, closed to others. Raises RingmasterError when it cannot be written."""
-        for name in ("", "bin", "known-good", "plans", "trials"):
-            files.make_directory(self.path(name).rstrip("/"), mode=0o755 if name == "" else 0o700)
+        # A server of another user has to reach its witness directory below trials.
+        for name, mode in (("", 0o755), ("bin", 0o700), ("known-good", 0o700), ("plans", 0o700), ("trials", 0o711)):
+            files.make_directory(self.path(name).rstrip("/"), mode=mode)
 
     # --- lock -------------------------------------------------------------------------------------------------
 
@@ -44,11 +52,16 @@ class State:
         Raises RingmasterError that says who holds it and since when.
         """
         file = open(self.path("lock"), "a+", encoding="utf-8")  # noqa: SIM115 - stays open as long as the lock is held
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise self._held() from None
+        end = time.monotonic() + LOOK_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    file.close()
+                    raise self._held() from None
+                time.sleep(0.02)
         file.truncate(0)
         file.write(json.dumps(holder))
         file.flush()
@@ -144,8 +157,8 @@ class State:
         return self.path("trials", trial, *parts)
 
     def make_trial(self, trial):
-        """Make the directory of a trial with its witness directory, which the server's user may write."""
-        os.makedirs(self.trial_path(trial), mode=0o700, exist_ok=True)
+        """Make the directory of a trial; its path."""
+        files.make_directory(self.trial_path(trial), mode=0o711)
         return self.trial_path(trial)
 
     def prune(self, keep):

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from . import commit, engine_info, files, procfs, transaction, units
+from . import commit, engine_info, files, nccl_site, procfs, transaction, units
 from .errors import RingmasterError
 from .state import State, now
 from .trial import Interrupted, Trial
@@ -26,7 +26,7 @@ class Events:
 
     def __init__(self, path):
         self._path = path
-        self._count = 0
+        self._count = (files.content(path) or b"").count(b"\n")  # a guardian goes on where its supervisor was cut off
 
     def add(self, kind, **fields):
         self._count += 1
@@ -47,8 +47,9 @@ class Supervisor:
         self.settings = self.plan["settings"]
         self.events = Events(state.plan_path(plan, "events.jsonl"))
         self._signalled = None
-        self._steps_done = False
+        self._asking = False  # only a controller can answer: it must not be lost now
         self._engines = {}
+        self._rehearsed = set()
 
     # --- why to stop ----------------------------------------------------------------------------------------------
 
@@ -58,7 +59,8 @@ class Supervisor:
             raise Interrupted(f"stopped by {self._signalled}")
         if self.decision().get("command") == "abort":
             raise Interrupted(f"aborted by {self.decision().get('who', 'somebody')}")
-        if self.state.lease_left_s(self.name, self.settings["lease_s"]) <= 0 and not (self.settings["on_lost_controller"] == "finish" and not self._steps_done):
+        may_be_lost = self.settings["on_lost_controller"] == "finish" and not self._asking
+        if not may_be_lost and self.state.lease_left_s(self.name, self.settings["lease_s"]) <= 0:
             raise Interrupted(f"the controller was not heard of for {self.settings['lease_s']:.0f} s")
 
     def decision(self):
@@ -72,9 +74,12 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         procfs.become_subreaper()
-        lock = None
         try:
             lock = self.state.take_lock({"who": self.plan["who"], "plan": self.name, "since": now(), "pid": os.getpid()})
+        except RingmasterError as error:  # nothing to restore: the journal is the other plan's
+            self.events.add("ended", outcome="failed", reason=str(error), restored=[])
+            return 1
+        try:
             self.events.add("started", pid=os.getpid(), plan=self.name)
             self._work()
             return 0
@@ -85,8 +90,7 @@ class Supervisor:
         except Exception as error:  # the target is restored even after a fault of ours, which is then reported as one
             self._end("failed", f"internal error: {error!r}", trace=traceback.format_exc())
         finally:
-            if lock is not None:
-                lock.close()
+            lock.close()
         return 1
 
     def _work(self):
@@ -98,7 +102,6 @@ class Supervisor:
             result = self._step(index, step, changes)
             if step.get("discard") and result["outcome"] != "ready":
                 break  # it does not even start: measuring it three more times would tell nothing new
-        self._steps_done = True
         self.events.add("measured")
         if self._wait_for_word(len(self.plan["steps"])) == "commit":
             outcome = commit.commit(self.state, changes, self.decision(), self._gate_settings(), self._report)
@@ -114,6 +117,10 @@ class Supervisor:
         self._report("step", index=index, arm=step["arm"], block=step.get("block"), discard=step.get("discard", False))
         if not arm.get("in_force"):  # the baseline is what is there: nothing to write, nothing to get wrong
             path, data = transaction.site_file(configuration, self.state)
+            if data is not None and configuration["label"] not in self._rehearsed:
+                nccl = configuration["nccl"]
+                nccl_site.rehearse(configuration["server"]["python"], data, nccl["settings"], path)
+                self._rehearsed.add(configuration["label"])
             changes.change(path, data)
         trial = Trial(
             trial_id=trial_id,
@@ -147,10 +154,12 @@ class Supervisor:
     def _wait_for_word(self, step):
         """The controller's decision about what follows STEP; raises Interrupted when it is lost."""
         self.events.add("waiting", step=step)
+        self._asking = True
         while True:
             self.check()
             decision = self.decision()
             if decision.get("command") in ("commit", "release") or decision.get("step", -1) >= step:
+                self._asking = False
                 return decision["command"]
             time.sleep(POLL_S)
 
@@ -206,8 +215,9 @@ def guard(state, plan):
             _pid, status = os.waitpid(child, 0)
             break
     procfs.kill_descendants(20.0)
-    if state.journal() is not None:
-        done = transaction.recover(state)
+    journal = state.journal()
+    if journal is not None and journal["plan"] == plan:
+        done = transaction.mend(state, "the guardian", plan)
         Events(state.plan_path(plan, "events.jsonl")).add(
             "ended", outcome="failed", reason="the supervisor was killed", restored=done, code=os.waitstatus_to_exitcode(status)
         )
@@ -224,8 +234,10 @@ def main(arguments):
     if command == "guard":
         return guard(state, rest[0])
     if command == "recover":
-        for line in transaction.recover(state):
-            print(line)
+        try:
+            print("\n".join(transaction.mend(state, "recovery")))
+        except RingmasterError as error:  # another plan runs: what is in the journal is that one's
+            print(error, file=sys.stderr)
         return 0
     print(f"unknown command {command}", file=sys.stderr)
     return 2

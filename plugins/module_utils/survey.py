@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from . import control, engine_info, files, gpus, nccl_site, redaction, server_command, sockets, transaction, units
+from . import control, engine_info, files, gpus, nccl_site, procfs, redaction, server_command, sockets, transaction, units
 from .errors import RingmasterError
 
 
@@ -52,6 +52,12 @@ def survey(state, asked):
         path = nccl_site.target_file("interpreter", python=server["python"], found=site, site_dir=transaction.site_directory(state))
         if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
             problems.append(f"{path} cannot be written by user {os.geteuid()}. Run the play with `become: true`, or use nccl_scope=service.")
+        main_pid = units.main_pid(properties)
+        own = {main_pid, *(process.pid for process in procfs.descendants(main_pid))} if main_pid else set()
+        others = [user for user in nccl_site.users_of(site, path) if user["pid"] not in own]
+        if others:
+            who = "; ".join(f"pid {user['pid']}: {user['cmdline'][:60]}" for user in others)
+            problems.append(f"nccl_scope: {path} is read by another server ({who}). Stop that one, or use nccl_scope=service.")
     status = control.status(state)
     if status["unfinished"]:
         warnings.append("An earlier plan was cut off here; what it changed is put back before anything else.")

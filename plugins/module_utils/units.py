@@ -60,9 +60,14 @@ def is_active(unit):
     return bool(properties) and properties["ActiveState"] in ("active", "activating", "reloading", "deactivating")
 
 
+def main_pid(properties):
+    """The main process of a unit with these PROPERTIES (of `show`), or 0."""
+    return int((properties or {}).get("MainPID") or 0)
+
+
 def command(unit, properties):
     """The argument list that UNIT runs: of its live main process, else of the last ExecStart line of its files."""
-    pid = int(properties.get("MainPID") or 0)
+    pid = main_pid(properties)
     if pid and procfs.read(pid):
         return procfs.command_line(pid)
     text = systemctl("cat", unit_name(unit)).replace("\\\n", " ")
@@ -76,7 +81,7 @@ def command(unit, properties):
 
 def environment(properties):
     """The environment that the unit gives its server: of the live main process, else of its Environment= and files."""
-    pid = int(properties.get("MainPID") or 0)
+    pid = main_pid(properties)
     live = procfs.environment(pid) if pid else None
     if live is None:
         live = dict(item.split("=", 1) for item in shlex.split(properties.get("Environment", "")) if "=" in item)
