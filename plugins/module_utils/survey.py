@@ -37,8 +37,13 @@ def survey(state, asked):
         problems.append(f"sglang_python: {server['python']} has no SGLang.")
     models = {server["flags"].get("model-path"), asked["server"]["flags"].get("model-path")}
     problems += filter(None, map(engine_info.model_problem, models))
-    if asked["server"].get("python") and not os.access(asked["server"]["python"], os.X_OK):
-        problems.append(f"sglang_python: {asked['server']['python']} does not exist on this host, or is not executable.")
+    given = asked["server"].get("python")
+    if given and not os.access(given, os.X_OK):
+        problems.append(f"sglang_python: {given} does not exist on this host, or is not executable.")
+    elif given and given != server["python"]:
+        if engine_info.read(given)["sglang"] is None:
+            problems.append(f"sglang_python: {given} has no SGLang.")
+        warnings.append(f"sglang_python is {given}, but {source} runs {server['python']}, which is what is measured.")
     if server_command.flag_int(server, "nnodes", 1) > 1:
         problems.append(f"sglang_flags: nnodes {server['flags']['nnodes']}: groups of several nodes are not supported yet.")
     for name in server["flags"]:
