@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from datetime import datetime
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import verdict
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.ledger import Ledger
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator, duration
 
 POLL_WAIT_S = 3.0
 RETRY_S = 3.0
@@ -45,6 +47,7 @@ class ActionModule(ActionBase):
         self._plan = plan
         self._narrator = Narrator(plan["host"], len(plan["steps"]))
         self._seen, self._trials, self._last = 0, [], {}
+        self._say(_intention(plan, ledger))
         begun = self._call(command="begin", plan=plan)
         for line in begun.get("recovered", []):
             self._say(f"after an earlier plan that was cut off: {line}")
@@ -199,6 +202,26 @@ class ActionModule(ActionBase):
             reason = "; ".join(filter(None, [ended.get("reason"), *problems])) or "the plan ended early"
             return {**answer, "failed": True, "msg": f"{plan['host']}: {reason}"}
         return answer
+
+
+def _intention(plan, ledger):
+    """What is about to happen, and how long it may take going by the launches that the ledger knows of this host."""
+    if "rollback_to" in plan:
+        return f"back to known-good version {plan['rollback_to']}"
+    counted = len([step for step in plan["steps"] if not step["discard"]])
+    text = (
+        f"{plan['factor']} against known-good version {plan['known_good_version']}: {len(plan['steps'])} starts, "
+        f"{len(plan['steps']) - counted} to fill caches and {counted // 2} of each arm"
+    )
+    known = [trial for trial in ledger.trials(host=plan["host"])[-16:] if trial["finished"]] if ledger else []
+    if known:
+        each = statistics.median(_moment(trial["finished"]) - _moment(trial["started"]) for trial in known)
+        text += f"; about {duration(each * len(plan['steps']))}, going by earlier ones"
+    return text
+
+
+def _moment(date):
+    return datetime.fromisoformat(date).timestamp()
 
 
 def _done(plan, ended, kept):

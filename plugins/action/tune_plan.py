@@ -9,13 +9,35 @@ import json
 import secrets
 from pathlib import Path
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, resolve, variables
 
 ROOT = Path(__file__).resolve().parents[2]
+TYPES = {
+    int: ("starts", "max_starts", "port", "keep_trials", "log_cap_bytes"),
+    float: ("margin_percent", "confidence", "lease_s", "stall_timeout_s", "drain_timeout_s"),
+    boolean: ("isolate", "keep", "allow_downtime", "allow_gpu_users", "adopt"),
+}
 FACTS = {"ringmaster_trials"}  # what our own modules return as facts
+
+
+def coerce(settings):
+    """SETTINGS with their types: `-e` gives text, in which even "false" would be true. Raises RingmasterError naming the variable."""
+    coerced = dict(settings)
+    for kind, names in TYPES.items():
+        for name in names:
+            try:
+                coerced[name] = kind(settings[name])
+            except (TypeError, ValueError) as error:
+                raise RingmasterError(f"tune_{name} is {settings[name]!r}: {error}.", "See the README of role tune.") from error
+    if coerced["starts"] < 1:
+        raise RingmasterError(f"tune_starts is {coerced['starts']}.", "A verdict needs 2 starts an arm or more; the default is 3.")
+    if not 0.5 <= coerced["confidence"] < 1:
+        raise RingmasterError(f"tune_confidence is {coerced['confidence']}.", "It is a probability, such as 0.95.")
+    return coerced
 
 
 def plain(value):
@@ -57,7 +79,7 @@ class ActionModule(ActionBase):
             raise RingmasterError(" ".join(variables.misspelt(name, nearest) for name, nearest in unknown), "Nothing was changed.")
         if args.get("variables_only"):
             return {}
-        target, settings = plain(args["target"]), plain(args["settings"])
+        target, settings = plain(args["target"]), coerce(plain(args["settings"]))
         if args.get("rollback_version") is not None:
             return {"plan": self._rollback(host, target, settings, args["rollback_version"])}
         given, inventory = self._given(task_vars, args.get("factors") or {})
@@ -77,7 +99,7 @@ class ActionModule(ActionBase):
         answer = {
             "factors": [factor.label for factor in factors],
             "in_force": resolved.in_force,
-            "notes": [*target["warnings"], *resolved.warnings, *resolved.drift],
+            "warnings": [f"{host}: {text}" for text in (*target["warnings"], *resolved.warnings, *resolved.drift)],
             "plan": None,
         }
         if len(factors) == 1:

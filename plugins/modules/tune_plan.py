@@ -70,11 +70,6 @@ in_force:
   returned: success
   type: list
   elements: str
-notes:
-  description: Warnings and drift, a sentence each.
-  returned: success
-  type: list
-  elements: str
 plan:
   description: The plan for M(ringmaster.gpu.trial_plan) when there is exactly one factor.
   returned: success
