@@ -229,7 +229,9 @@ def _done(plan, ended, kept):
     if not kept:
         return f"known-good version {plan['known_good_version']} stays"
     service = ended.get("service")
-    proven = f"; {plan['unit']} answers, settings proven" if service and service["ready"] and not service["problems"] else ""
+    proven = ""
+    if service and service["ready"] and not service["problems"]:
+        proven = f"; {plan['unit']} answers, " + ("its settings unknown" if service["unknown"] else "settings proven")
     return ("back on" if "rollback_to" in plan else "kept as") + f" known-good version {ended['version']}{proven}"
 
 

@@ -42,8 +42,12 @@ def commit(state, changes, decision, settings, report):
             if changes.journal["unit_was_active"]:
                 units.systemctl("restart", units.unit_name(unit))
                 service = gate(state, unit, configuration, settings, report)
-                if service["problems"]:
-                    raise RingmasterError(f"{unit} runs, but not as asked: {'; '.join(service['problems'])}.")
+                trouble = [*service["problems"], *(service["unknown"] if "version" not in decision else ())]
+                if trouble:
+                    raise RingmasterError(f"{unit} runs, but not as asked: {'; '.join(trouble)}.")
+        changed = [snapshot["path"] for snapshot in files_at(state, decision["version"]) if not files.same(snapshot)] if "version" in decision else []
+        if changed:
+            raise RingmasterError(f"Something else changed {', '.join(changed)} meanwhile.")
     except RingmasterError as error:
         transaction.recover(state)
         after = gate(state, unit, former["configuration"], settings, report) if unit and changes.journal["unit_was_active"] else None
@@ -103,7 +107,7 @@ def adopt(state, configuration, unit):
 def gate(state, unit, configuration, settings, report):
     """Wait until the production server of UNIT answers a completion, and prove CONFIGURATION's settings in its workers.
 
-    Returns {ready, seconds, problems [str], effective}. Ends without readiness when the unit fails or stalls.
+    Returns {ready, seconds, problems [str], unknown [str], effective}. Ends without readiness when the unit fails or stalls.
     """
     configuration = configuration or state.known_good()["configuration"]
     listen = configuration["server"]["listen"]
@@ -114,7 +118,7 @@ def gate(state, unit, configuration, settings, report):
     report("phase", phase="production start")
     while True:
         properties = units.show(unit) or {"ActiveState": "gone", "MainPID": "0"}
-        tree = _tree(int(properties.get("MainPID") or 0))
+        tree = _tree(units.main_pid(properties))
         moment = time.monotonic()
         if properties["ActiveState"] in ("failed", "inactive", "gone") and moment - begun > 2.0:
             return _gated(False, begun, [f"{unit} is {properties['ActiveState']}: see `journalctl -u {unit}`"])
@@ -127,11 +131,14 @@ def gate(state, unit, configuration, settings, report):
     for process in tree:
         found = role_of(process.pid)
         if found and found[0] == "scheduler":
-            ranks[found[1]] = process
-    effective = proof.effective(ranks, int(properties["MainPID"]), {})
+            ranks.setdefault(found[1], process)  # not a forked child that still has its title
+    settings_of = {"configured": configuration["nccl"]["settings"], "given": configuration["environment"]}
+    effective = proof.effective(ranks, units.main_pid(properties), {}, **settings_of)
     wanted = {**configuration["nccl"]["settings"], **dict.fromkeys(configuration["nccl"].get("removed", ()))}
     rank_count = server_command.flag_int(configuration["server"], "tp-size", 1)
-    return _gated(True, begun, proof.problems(wanted, effective, rank_count), effective)
+    # A unit that Ringmaster does not write may hide its workers' environment: then its settings are unknown, which is no fault.
+    unknown = proof.unknown(wanted, effective, rank_count)
+    return {**_gated(True, begun, proof.contradictions(wanted, effective), effective), "unknown": unknown}
 
 
 def _tree(main_pid):
@@ -140,4 +147,4 @@ def _tree(main_pid):
 
 
 def _gated(ready, begun, problems, effective=None):
-    return {"ready": ready, "seconds": round(time.monotonic() - begun, 1), "problems": problems, "effective": effective or {}}
+    return {"ready": ready, "seconds": round(time.monotonic() - begun, 1), "problems": problems, "unknown": [], "effective": effective or {}}

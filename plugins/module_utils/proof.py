@@ -11,9 +11,6 @@ import os
 
 from . import procfs
 
-# What SGLang itself puts into the environment of its workers (facts: its engine module, `_set_envs_and_config`).
-_NCCL = "NCCL_"
-
 
 def read_witnesses(directory):
     """{pid: witness} of the files that our sitecustomize left in DIRECTORY."""
@@ -27,15 +24,15 @@ def read_witnesses(directory):
     return found
 
 
-def effective(ranks, launcher_pid, witnesses, environ=procfs.environment):
+def effective(ranks, launcher_pid, witnesses, *, configured, given, environ=procfs.environment):
     """{title: {NAME: {value, source, proof}}} for the schedulers RANKS {title: Process}.
 
-    proof: `witness` (the worker's own Python wrote it down after sitecustomize), `environ` (what it was started with) or
-    None (unknown: then the value is None as well, under the name "*").
-    source: `sitecustomize`, `sglang` (absent in the launcher at its start, put there before the worker was spawned), or
-    `environment`.
+    CONFIGURED {NAME: value} is what sitecustomize is to set, GIVEN the environment that the server was started with.
+    proof: `witness` (the worker's own Python wrote it down after sitecustomize), `environ` (what the worker was started with) or
+    None, under the name "*": unknown. A renamed process has overwritten part of its environ, unless SPT_NOENV was set: then
+    what is not there proves nothing.
+    source: `sitecustomize`, `environment`, or `sglang`, which puts some of its own there before it starts the workers.
     """
-    launcher = witnesses.get(launcher_pid)
     result = {}
     for title, process in sorted(ranks.items()):
         witness = witnesses.get(process.pid)
@@ -43,38 +40,43 @@ def effective(ranks, launcher_pid, witnesses, environ=procfs.environment):
             values, proof = witness["nccl"], "witness"
         else:
             values, proof = environ(process.pid), "environ"
-        if values is None:
+        if values is None or (proof == "environ" and "SPT_NOENV" not in values):
             result[title] = {"*": {"value": None, "source": "unknown", "proof": None}}
             continue
+        applied = {**configured, **(witnesses.get(launcher_pid) or {}).get("applied", {})}
         result[title] = {
-            name: {"value": value, "source": _source(name, value, witness, launcher), "proof": proof}
+            name: {"value": value, "source": _source(name, value, applied, given), "proof": proof}
             for name, value in sorted(values.items())
-            if name.startswith(_NCCL)
+            if name.startswith("NCCL_")
         }
     return result
 
 
-def _source(name, value, witness, launcher):
-    applied = {**(launcher or {}).get("applied", {}), **(witness or {}).get("applied", {})}
-    if applied.get(name) == value:
-        return "sitecustomize"
-    if launcher is not None and launcher["nccl"].get(name) != value:
-        return "sglang"
-    return "environment"
+def _source(name, value, applied, given):
+    if given.get(name) == value:
+        return "environment"
+    return "sitecustomize" if applied.get(name) == value else "sglang"
 
 
 def problems(expected, found, rank_count):
     """Why EXPECTED {NAME: value, or None for "not set"} is not proven in FOUND (of `effective`): [] when it is, on every rank."""
+    return [*unknown(expected, found, rank_count), *contradictions(expected, found)]
+
+
+def unknown(expected, found, rank_count):
+    """The ranks of which EXPECTED can be said neither to be in force nor not to be."""
     if not expected:
         return []
     if len(found) < rank_count:
         return [f"{len(found)} of {rank_count} ranks could be looked at"]
+    return [f"{title}: its environment cannot be read" for title, values in found.items() if "*" in values]
+
+
+def contradictions(expected, found):
+    """What is in FOUND and is not as EXPECTED."""
     trouble = []
     for title, values in found.items():
-        if "*" in values:
-            trouble.append(f"{title}: its environment cannot be read")
-            continue
-        for name, value in sorted(expected.items()):
+        for name, value in sorted(expected.items()) if "*" not in values else ():
             there = values.get(name, {}).get("value")
             if there != value:
                 said = "not set" if there is None else f"{there!r} (from {values[name]['source']})"

@@ -169,7 +169,13 @@ class Trial:
         version = str(info.get("version") or "unknown")
         found_gpus = gpus.read()
         witnesses = proof.read_witnesses(self.witness_directory)
-        self.result["effective"] = proof.effective(ranks, server.popen.pid, witnesses)
+        self.result["effective"] = proof.effective(
+            ranks,
+            server.popen.pid,
+            witnesses,
+            configured=self.configuration["nccl"]["settings"],
+            given=self.configuration["environment"],
+        )
         wanted = {name: value for name, value in self.configuration["nccl"]["settings"].items()}
         wanted.update(dict.fromkeys(self.configuration["nccl"].get("removed", ())))
         self.result["effective_problems"] = proof.problems(wanted, self.result["effective"], server_command.flag_int(flags, "tp-size", 1))
