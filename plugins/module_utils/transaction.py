@@ -100,6 +100,14 @@ class Transaction:
         recover(self.state)
 
 
+def mend(state, who, plan="recovery"):
+    """`recover` for WHO holds no lock. Raises RingmasterError while a plan runs: what is in the journal is that plan's."""
+    if state.journal() is None:
+        return []
+    with state.take_lock({"who": who, "plan": plan, "since": now()}):
+        return recover(state)
+
+
 def restore_files(snapshots):
     for former in snapshots:
         files.restore(former)
@@ -107,7 +115,10 @@ def restore_files(snapshots):
 
 
 def recover(state):
-    """Put back what the journal says, if there is one. Returns what was done, [str]. Safe to repeat at any point."""
+    """Put back what the journal says, if there is one. Returns what was done, [str]. Safe to repeat at any point.
+
+    For the holder of the lock; all others use `mend`.
+    """
     journal = state.journal()
     if journal is None:
         return []

@@ -128,7 +128,7 @@ def do(state, params):
         ended = control.abort(state, who=params["who"], wait_s=params["wait_s"])
         return {"changed": bool(ended["holder"] or ended["restored"]), **ended}
     if command == "recover":
-        done = transaction.recover(state)
+        done = transaction.mend(state, params["who"])
         return {"changed": bool(done), "restored": done}
     raise RingmasterError("command=run needs the action plugin of ringmaster.gpu.", "Run it from a playbook on the controller.")
 
