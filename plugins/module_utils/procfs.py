@@ -149,9 +149,11 @@ def reap_orphans(except_pid=None):
 def kill_descendants(deadline_s, keep_for_wait=None):
     """KILL everything below this process until nothing is left. Returns the Processes that would not go (state D)."""
     end = time.monotonic() + deadline_s
+    empty = 0
     while True:
         left = [process for process in descendants(os.getpid()) if process.state not in "ZX"]
-        if not left or time.monotonic() > end:
+        empty = 0 if left else empty + 1
+        if empty == 2 or time.monotonic() > end:  # twice: a child born while /proc was read is seen the next time
             reap_orphans(keep_for_wait)
             return left
         for process in left:

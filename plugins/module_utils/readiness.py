@@ -15,11 +15,16 @@ from . import http_client, loadgen, procfs, sockets
 # deadlocked collective spins at 100 %.
 COMPILERS = frozenset(
     ("nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++", "ninja", "make", "cmake", "cc1plus", "cc1", "gcc", "g++", "c++", "cc",
-     "clang", "clang++", "as", "ld", "ld.lld", "collect2", "tileiras", "hipcc")
+     "clang", "clang++", "as", "ld", "ld.lld", "collect2", "tileiras", "hipcc", "ptxas-blackwell")
 )  # fmt: skip
 _MIB = 1 << 20
-# How much of each has to come together before it counts; what an idle, polling process adds stays far below.
+# How much of each has to come together within WINDOW_S before it counts; what an idle, polling process adds stays far below.
+WINDOW_S = 10.0
 THRESHOLDS = {"log_bytes": 1, "read_bytes": _MIB, "rss_bytes": _MIB, "gpu_bytes": _MIB, "major_faults": 16, "compiler_cpu_s": 0.1}
+
+
+# A source that is seen for the first time has made all of its value since the last look: many compilers live shorter than that.
+FROM_ZERO = frozenset(("log_bytes", "compiler_cpu_s"))
 
 
 class Progress:
@@ -29,16 +34,20 @@ class Progress:
         self.last = now
         self._highest = {}
         self._pending = dict.fromkeys(THRESHOLDS, 0)
+        self._window_end = now + WINDOW_S
 
     def feed(self, sample, now):
         """SAMPLE is {signal: {source: value}} with the signals of THRESHOLDS; a source is a pid or a device.
 
         Returns seconds since the last progress. Only growth above a source's former maximum counts.
         """
+        if now >= self._window_end:
+            self._pending = dict.fromkeys(THRESHOLDS, 0)
+            self._window_end = now + WINDOW_S
         for name, values in sample.items():
             for source, value in values.items():
                 former = self._highest.get((name, source))
-                if former is None and name == "log_bytes":
+                if former is None and name in FROM_ZERO:
                     former = 0
                 if former is not None:
                     self._pending[name] += max(0, value - former)

@@ -13,6 +13,7 @@ import subprocess
 import time
 
 from . import procfs
+from .errors import RingmasterError
 
 # Titles that SGLang gives its processes, and what each of them is. When one is gone the server is dead, even though its
 # launcher may take another minute to notice.
@@ -48,7 +49,7 @@ class Server:
 
     def start(self):
         """Launch it in a session of its own, its output going straight to the log (a pipe would tie it to our health)."""
-        with open(self.log_path, "ab", opener=_private) as log:
+        with open(self.log_path, "ab", opener=_private) as log, _explained(self.arguments[0], self.user):
             self.popen = subprocess.Popen(
                 self.arguments,
                 env=self.environment,
@@ -121,6 +122,17 @@ class Server:
             "seconds": round(time.monotonic() - begun, 2),
             "left": [process.pid for process in left],
         }
+
+
+@contextlib.contextmanager
+def _explained(program, user):
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RingmasterError(
+            f"The server cannot be started: {program}{f' as user {user}' if user else ''}: {error}.",
+            "Check that this user may run that interpreter.",
+        ) from error
 
 
 def _private(path, flags):

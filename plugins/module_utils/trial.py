@@ -56,8 +56,8 @@ class Trial:
             return self._refused(f"port {self.port} in use", "Free it, or set tune_port: 0 to take any free one.")
         ready = False
         begun = time.monotonic()
+        server.start()
         try:
-            server.start()
             answer = self._wait_until_ready(server)
             if answer is not None:
                 ready = True
@@ -116,7 +116,7 @@ class Trial:
             # Our own probes make the server write lines once it listens: from then on only phases in the log count.
             silent_s = progress.feed(readiness.sample(tree, 0 if port_is_ours else reader.size, gpu_bytes), moment)
             owner = readiness.whose_port(self.port, tree)
-            if owner == "foreign":
+            if owner == "foreign" and owner == readiness.whose_port(self.port, server.look()):  # not just opened, nor just closed
                 self._refused(f"port {self.port} in use by a server that is not this trial's", "Stop it, or set tune_port: 0.")
                 return None
             port_is_ours = owner == "ours"
