@@ -66,7 +66,10 @@ def parse(command):
     if not os.path.basename(interpreter).startswith("python"):
         raise RingmasterError(f"The server's command starts with {interpreter!r}, which is no Python.", remedy)
     flags = parse_flags(words[at + 1 :])
-    listen = {"host": flags.pop("host", "127.0.0.1"), "port": int(flags.pop("port", "30000"))}
+    host, port = flags.pop("host", "127.0.0.1"), flags.pop("port", "30000")
+    if not str(port).isdecimal():
+        raise RingmasterError(f"The server's command has --port {port!r}, which is no port number.", remedy)
+    listen = {"host": host, "port": int(port)}
     return {"python": interpreter, "module": MODULE, "flags": flags, "listen": listen}
 
 
