@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import pwd
+import subprocess
 import time
 
 from . import gpus, http_client, loadgen, proof, readiness, redaction, server_command, server_log, sockets
@@ -21,6 +22,7 @@ from .transaction import server_environment
 LOOK_INTERVAL_S = 0.2
 GPU_INTERVAL_S = 5.0
 RELEASE_TIMEOUT_S = 20.0
+LAST_WORDS_S = 0.5
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -152,8 +154,8 @@ class Trial:
 
     def _died(self, server, death, *, was_ready):
         if death.role != "launcher":
-            with contextlib.suppress(Exception):  # a second to let the rank's own last words reach the log
-                server.popen.wait(1.0)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a moment for the launcher's words about it to reach the log
+                server.popen.wait(LAST_WORDS_S)
         self.reader = self.reader or self._open_reader()
         self.reader.finish()
         killed_role = None if death.role == "launcher" else death.role
@@ -213,8 +215,10 @@ class Trial:
             try:
                 row = loadgen.measure(self.base_url, workload, api_key=self.api_key, log_tail=log_tail, stop=stop, progress=progress)
             except (OSError, http_client.HttpError) as error:
-                server.look()  # a dead server is the better explanation
                 row = {**workload, "decode_tok_s": None, "errors": [str(error)]}
+            if row["errors"]:
+                time.sleep(LAST_WORDS_S)  # sockets close before their process is gone, and a dead server is the better explanation
+            server.look()
             self.result["workloads"].append(row)
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ class Trial:
                 for uuid, used in gpus.memory_used_bytes(after).items()
                 if uuid in former and used > former[uuid] * 1.01 + (64 << 20)
             }
-            if not held and sockets.is_free(self.port):
+            if not held and (self.result["outcome"] == "refused" or sockets.is_free(self.port)):  # refused: somebody else's port
                 self.result["ended"]["released_after_s"] = round(time.monotonic() - begun, 2)
                 break
             time.sleep(0.2 if not former else 1.0)
