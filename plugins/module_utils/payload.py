@@ -17,7 +17,7 @@ from . import files
 
 # Everything `supervisor` imports; a test compares this list with the real imports.
 MODULES = (
-    "commit", "engine_info", "errors", "files", "gpus", "http_client", "loadgen", "nccl_site", "nccl_site_render", "payload", "procfs", "proof",
+    "commit", "engine_info", "errors", "files", "gpus", "http_client", "loadgen", "nccl_site", "nccl_site_render", "procfs", "proof",
     "readiness", "redaction", "server", "server_command", "server_log", "signatures", "sockets", "state", "streams",
     "supervisor", "transaction", "trial", "units",
 )  # fmt: skip
