@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name
 
@@ -109,6 +108,9 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
         flag, value = flag_name(name), _flag_value(value)
         if flag == "nnodes" and str(value) != "1":
             resolved.errors.append(f"tune_flags: --nnodes {value}: groups of several nodes are not supported yet; measure one node.")
+            continue
+        if flag in ("host", "port"):
+            resolved.errors.append(f"tune_flags: --{flag} is no factor: trials listen on 127.0.0.1 and tune_port.")
             continue
         label = f"--{flag}" if value is True else f"--{flag} {'(removed)' if value is None else value}"
         factor = Factor(label, flags={flag: value}, inventory={"sglang_flags": {flag: value}})

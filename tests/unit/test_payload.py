@@ -88,7 +88,8 @@ def test_recover_leaves_a_running_plan_alone(tmp_path):
         {"path": str(tmp_path / "a"), "content": base64.b64encode(b"x").decode(), "mode": 0o600, "uid": 0, "gid": 0, "mtime_ns": 0}]}
     with state.take_lock({"who": "ada", "plan": "p", "since": "now"}):
         state.write_journal(journal)
-        done = subprocess.run(["python3", "-S", "-E", payload.install(state), "recover", state.directory], capture_output=True, text=True, check=False)
+        command = ["python3", "-S", "-E", payload.install(state), "recover", state.directory]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "ada runs plan p" in done.stderr
         assert json.dumps(state.journal(), sort_keys=True) == json.dumps(journal, sort_keys=True)
         assert not (tmp_path / "a").exists()

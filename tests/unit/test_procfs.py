@@ -189,9 +189,8 @@ def test_a_child_dies_with_its_parent():
         os.kill(os.getpid(), signal.SIGKILL)
     """
     program = "import os, signal, subprocess, sys\nfrom ansible_collections.ringmaster.gpu.plugins.module_utils import procfs\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program + textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": COLLECTIONS}, capture_output=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": COLLECTIONS}
+    done = subprocess.run([sys.executable, "-c", program + textwrap.dedent(code)], env=environment, capture_output=True, check=False)
     deadline = time.monotonic() + 5
     while _lives(int(done.stdout)) and time.monotonic() < deadline:
         time.sleep(0.02)

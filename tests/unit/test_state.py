@@ -123,7 +123,9 @@ def test_only_the_way_to_the_witness_is_open_to_others(state):
     state.write_version({"label": "x"})
     modes = {name: stat.S_IMODE(os.stat(state.path(*name.split("/"))).st_mode) for name in (
         ".", "bin", "known-good", "plans", "trials", "trials/t1", "known-good/0001.json")}
-    assert modes == {".": 0o755, "bin": 0o700, "known-good": 0o700, "plans": 0o700, "trials": 0o711, "trials/t1": 0o711, "known-good/0001.json": 0o600}
+    assert modes == {
+        ".": 0o755, "bin": 0o700, "known-good": 0o700, "plans": 0o700, "trials": 0o711, "trials/t1": 0o711, "known-good/0001.json": 0o600,
+    }  # fmt: skip
 
 
 def test_prune_keeps_the_newest(state):

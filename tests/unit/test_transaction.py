@@ -121,7 +121,8 @@ def test_the_journal_has_the_former_state_before_a_file_is_touched(host, monkeyp
 
     def spy(path, data, **named):
         if Path(path).is_relative_to(host.etc):
-            seen.append((os.path.basename(os.path.realpath(path)), [os.path.basename(entry["path"]) for entry in host.state.journal()["before"]]))
+            known = [os.path.basename(entry["path"]) for entry in host.state.journal()["before"]]
+            seen.append((os.path.basename(os.path.realpath(path)), known))
         return real(path, data, **named)
 
     monkeypatch.setattr(files, "write_atomic", spy)

@@ -36,13 +36,14 @@ class Lab:
         model = {"load_s": 0.6, "shards": 6, "warmup_s": 0.0, "drain_poll_s": 0.1}
         self.model, self.state = self.directory / "model", State(str(self.directory / "state"))
         wanted = {
-            "lab_dir": str(self.directory), "state_dir": self.state.directory, "model_path": str(self.model), "model": model, "reset": False,
+            "lab_dir": str(self.directory), "state_dir": self.state.directory, "model_path": str(self.model), "model": model,
+            "reset": False,
         }  # fmt: skip
         standin = ROLE_FILES / "standin"
-        texts = {str(path.relative_to(standin)): path.read_text() for path in standin.rglob("*") if path.suffix == ".py" or path.name == "METADATA"}
-        subprocess.run(
-            [sys.executable, ROLE_FILES / "install.py", json.dumps(wanted)], input=json.dumps(texts), text=True, check=True, capture_output=True
-        )
+        paths = [path for path in standin.rglob("*") if path.suffix == ".py" or path.name == "METADATA"]
+        texts = json.dumps({str(path.relative_to(standin)): path.read_text() for path in paths})
+        command = [sys.executable, ROLE_FILES / "install.py", json.dumps(wanted)]
+        subprocess.run(command, input=texts, text=True, check=True, capture_output=True)
         self.python = str(self.directory / "venv" / "bin" / "python")
         self.site = Path(self.state.directory) / "site" / "sitecustomize.py"
         self._count = 0
@@ -82,7 +83,10 @@ class Lab:
         candidate = configuration or self.configuration(nccl={"NCCL_MAX_NCHANNELS": "2"})
         return {
             "plan": f"plan-{self._count}", "host": "lab", "who": "test@here", "unit": None, "adopt": None,
-            "arms": {"baseline": {"configuration": baseline or self.configuration(), "in_force": True}, "candidate": {"configuration": candidate}},
+            "arms": {
+                "baseline": {"configuration": baseline or self.configuration(), "in_force": True},
+                "candidate": {"configuration": candidate},
+            },
             "steps": steps if isinstance(steps, list) else [{"arm": "candidate", "block": n + 1} for n in range(steps)],
             "workloads": list(workloads),
             "settings": {**SETTINGS, **settings},
@@ -135,7 +139,7 @@ class Run:
         self.supervisor = procfs.read(begun["pid"])
         self.guardian = procfs.read(self.supervisor.ppid) if self.supervisor else None
 
-    def poll(self, wait_s=0.5):
+    def poll(self, wait_s=0.1):
         after = self.events[-1]["n"] if self.events else 0
         news = control.poll(self.state, self.name, after=after, wait_s=wait_s)
         self.events += news["events"]
