@@ -138,9 +138,9 @@ def send_signal(process, signal_number):
         os.close(pidfd)
 
 
-def reap_orphans(except_pid=None):
+def reap_orphans(except_pid=None, table=None):
     """Collect the exit of children of ours that ended (a subreaper gets other people's), except the one somebody waits for."""
-    for process in descendants(os.getpid()):
+    for process in (scan() if table is None else table).values():
         if process.ppid == os.getpid() and process.state == "Z" and process.pid != except_pid:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)

@@ -79,7 +79,7 @@ class Server:
         for title, (_role, process) in self.members.items():
             if (process.pid, process.start) not in alive:
                 raise Died(title)
-        procfs.reap_orphans(self.popen.pid)
+        procfs.reap_orphans(self.popen.pid, table)
         return tree
 
     def check(self):
