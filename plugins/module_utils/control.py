@@ -173,5 +173,3 @@ def status(state):
             {key: known[key] for key in ("version", "created", "by", "label")} for known in map(state.known_good, state.versions())
         ],
     }
-
-

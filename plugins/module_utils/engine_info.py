@@ -63,7 +63,8 @@ def read(python):
     except FileNotFoundError as error:
         raise RingmasterError(f"sglang_python: {python} does not exist.", "Set sglang_python to the server's interpreter.") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RingmasterError(f"sglang_python: {python} cannot be run: {error}.", "Set sglang_python to the server's interpreter.") from error
+        remedy = "Set sglang_python to the server's interpreter."
+        raise RingmasterError(f"sglang_python: {python} cannot be run: {error}.", remedy) from error
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

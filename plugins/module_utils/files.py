@@ -82,7 +82,8 @@ def read_json(path, default=None):
     except FileNotFoundError:
         return default
     except ValueError as error:
-        raise RingmasterError(f"{path} is not the JSON that Ringmaster wrote: {error}.", "Restore it from a backup or remove it.") from error
+        remedy = "Restore it from a backup or remove it."
+        raise RingmasterError(f"{path} is not the JSON that Ringmaster wrote: {error}.", remedy) from error
     except OSError as error:
         raise _explain(path, "read", error) from error
 

@@ -9,7 +9,19 @@ import re
 import shutil
 import subprocess
 
-_FIELDS = ("index", "uuid", "name", "driver_version", "memory.used", "memory.total", "compute_cap", "temperature.gpu", "power.draw", "clocks.sm")
+# nvidia-smi's field -> ours, and whether it is text
+_FIELDS = {
+    "index": ("index", False),
+    "uuid": ("uuid", True),
+    "name": ("name", True),
+    "driver_version": ("driver", True),
+    "memory.used": ("memory_used_mib", False),
+    "memory.total": ("memory_total_mib", False),
+    "compute_cap": ("compute_capability", True),
+    "temperature.gpu": ("temperature_c", False),
+    "power.draw": ("power_w", False),
+    "clocks.sm": ("sm_mhz", False),
+}
 
 
 def _say(*arguments):
@@ -44,9 +56,7 @@ def read():
     rows = _query(f"--query-gpu={','.join(_FIELDS)}")
     if rows is None:
         return None
-    names = ("index", "uuid", "name", "driver", "memory_used_mib", "memory_total_mib", "compute_capability", "temperature_c", "power_w", "sm_mhz")
-    text = {"uuid", "name", "driver", "compute_capability"}
-    return [{name: field if name in text else _number(field) for name, field in zip(names, row)} for row in rows]
+    return [{name: field if text else _number(field) for (name, text), field in zip(_FIELDS.values(), row)} for row in rows]
 
 
 def link():

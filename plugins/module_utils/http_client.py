@@ -49,7 +49,7 @@ def resolve(url: str) -> Address:
     if parts.scheme != "http" or not parts.hostname:
         raise HttpError(f"{url}: not an http:// address")
     found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
-    family, _, _, _, sockaddr = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    family, _unused, _unused, _unused, sockaddr = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Address(family, sockaddr, parts.netloc.rpartition("@")[2], path)
 
@@ -98,14 +98,14 @@ class Response:
             self._held = held
             return b""
         lines = head.decode("latin-1").split("\r\n")
-        version, _, status = lines[0].partition(" ")
+        version, _unused, status = lines[0].partition(" ")
         if not version.startswith("HTTP/1.") or not status[:3].isdigit():
             raise HttpError(f"not an HTTP answer: {lines[0][:80]!r}")
         self._held = b""
         if 100 <= int(status[:3]) < 200:  # an interim answer, the real one follows
             return self._head(rest) if rest else b""
         self.status = int(status[:3])
-        self.headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        self.headers = {name.strip().lower(): value.strip() for name, _unused, value in (line.partition(":") for line in lines[1:])}
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
             self._left, self._decode = 0, self._chunks
         else:
@@ -230,7 +230,7 @@ def request(
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"{method} {url}: no whole answer in {timeout_s:g} s")
-                for _, events in selector.select(min(STOP_CHECK_S, left_s)):
+                for _unused, events in selector.select(min(STOP_CHECK_S, left_s)):
                     if events & selectors.EVENT_WRITE:
                         if exchange.on_writable():
                             selector.modify(exchange.sock, selectors.EVENT_READ)
@@ -242,5 +242,6 @@ def request(
                         exchange.response.end()
     finally:
         exchange.close()
-    assert exchange.response.status is not None
+    if exchange.response.status is None:
+        raise HttpError("connection closed before an answer")
     return exchange.response.status, b"".join(parts)

@@ -294,15 +294,15 @@ def run_streams(
 
 def _row(work: Workload, outcomes: Sequence[Outcome], problems: Sequence[str | None], log: str) -> dict[str, Any]:
     good = [(outcome, outcome.figures) for outcome in outcomes if outcome.figures is not None]
-    samples = [figures.decode_tok_s for _, figures in good if figures.decode_tok_s]
+    samples = [figures.decode_tok_s for _unused, figures in good if figures.decode_tok_s]
     by_slot: dict[int, list[float]] = {}
     for outcome, figures in good:
         if figures.decode_tok_s:
             by_slot.setdefault(outcome.slot, []).append(figures.decode_tok_s)
     decode_tok_s = sum(statistics.median(rates) for rates in by_slot.values())
-    accepts = [figures.accept_length for _, figures in good if figures.accept_length]
+    accepts = [figures.accept_length for _unused, figures in good if figures.accept_length]
     server_tok_s, graph_replayed = server_figures(log, work.concurrency)
-    wall_s = max(figures.times_s[-1] for _, figures in good) - min(outcome.started_s for outcome, _ in good) if good else 0.0
+    wall_s = max(figures.times_s[-1] for _unused, figures in good) - min(outcome.started_s for outcome, _unused in good) if good else 0.0
     cached_limit = max(1.0, CACHED_SHARE * work.input_len)
     return {
         "name": work.name,
@@ -311,13 +311,13 @@ def _row(work: Workload, outcomes: Sequence[Outcome], problems: Sequence[str | N
         "output_len": work.output_len,
         "samples": [round(sample, 4) for sample in samples],
         "decode_tok_s": round(decode_tok_s, 4) if by_slot else None,
-        "output_tok_s": round(sum(figures.tokens for _, figures in good) / wall_s, 4) if good else None,
-        "ttft_ms": percentiles([figures.ttft_s for _, figures in good], 1e3),
-        "itl_ms": percentiles([gap for _, figures in good for gap in figures.token_gaps_s()], 1e3),
+        "output_tok_s": round(sum(figures.tokens for _unused, figures in good) / wall_s, 4) if good else None,
+        "ttft_ms": percentiles([figures.ttft_s for _unused, figures in good], 1e3),
+        "itl_ms": percentiles([gap for _unused, figures in good for gap in figures.token_gaps_s()], 1e3),
         "server_tok_s": server_tok_s,
         "accept_length": round(statistics.fmean(accepts), 4) if accepts else None,
         "graph_replayed": graph_replayed,
-        "contaminated": sum(figures.cached_tokens > cached_limit for _, figures in good),
+        "contaminated": sum(figures.cached_tokens > cached_limit for _unused, figures in good),
         "errors": list(dict.fromkeys(filter(None, problems))) + [outcome.error for outcome in outcomes if outcome.error],
     }
 
@@ -353,7 +353,7 @@ def request_bytes(
         body = b'{"input_ids":[' + ids + b'],"sampling_params":' + params + b',"stream":true}'
         return build_request("POST", address, body=body, headers=fields)
 
-    return [one() for _ in range(number)]
+    return [one() for _unused in range(number)]
 
 
 def _headers(api_key: str | None) -> dict[str, str]:

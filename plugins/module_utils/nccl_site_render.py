@@ -259,4 +259,3 @@ def _is_preamble(statement: list[tokenize.TokenInfo], first: bool) -> bool:
         return isinstance(ast.literal_eval(" ".join(words)), str)
     except (ValueError, SyntaxError):  # an f-string
         return False
-

@@ -13,7 +13,7 @@ import io
 import os
 import zipfile
 
-from . import files
+from . import files, supervisor
 
 # Everything `supervisor` imports; a test compares this list with the real imports.
 MODULES = (
@@ -22,7 +22,8 @@ MODULES = (
     "supervisor", "transaction", "trial", "units",
 )  # fmt: skip
 PACKAGE = "ringmaster_target"
-_MAIN = f"import sys\nfrom {PACKAGE}.supervisor import main\nsys.exit(main(sys.argv[1:]))\n"
+# Importing the supervisor here also makes Ansible carry it, and all that it imports, to the target.
+_MAIN = f"import sys\nfrom {PACKAGE}.{supervisor.__name__.rpartition('.')[2]} import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # no dates inside: the same modules always give the same bytes
 
 

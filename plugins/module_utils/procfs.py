@@ -162,6 +162,26 @@ def kill_descendants(deadline_s, keep_for_wait=None):
         time.sleep(0.02)
 
 
+def kill_marked(mark, deadline_s=5.0):
+    """KILL every process whose environment holds the text MARK, until none is left or DEADLINE_S are over. Returns those hit."""
+    end, hit = time.monotonic() + deadline_s, []
+    while time.monotonic() < end:
+        found = [process for process in scan().values() if process.state not in "ZX" and _marked(process.pid, mark.encode())]
+        if not found:
+            break
+        hit += [process for process in found if send_signal(process, signal.SIGKILL)]
+        time.sleep(0.02)
+    return hit
+
+
+def _marked(pid, mark):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read()
+    except OSError:  # gone, or not ours to look at
+        return False
+
+
 def become_subreaper():
     """Orphans below this process become its children, so that none can leave the tree."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -70,10 +70,10 @@ class Server:
         if exit_code is not None:
             raise Died("launcher", exit_code)
         known = {process.pid for _role, process in self.members.values()}
-        for process in tree:
+        for process in sorted(tree, key=lambda process: process.start):
             if process.pid not in known:
                 found = role_of(process.pid)
-                if found:  # a forked child shows its parent's title until it execs: parents come first, and stay
+                if found:  # a forked child shows its parent's title, too: the elder is the member
                     self.members.setdefault(found[1], (found[0], process))
         alive = {(process.pid, process.start) for process in tree}
         for title, (_role, process) in self.members.items():

@@ -221,11 +221,11 @@ class LogReader:
         if phase == "ready_line":  # what came before was survived
             self.blocks = {name: block for name, block in self.blocks.items() if _BY_ID[name][1].outlives_ready}
 
-    def _progress(self, bar, events):
-        if bar is None:
+    def _progress(self, state, events):
+        if state is None:
             return False
-        done, total = int(bar["done"]), int(bar["total"])
-        phase = next((phase for phase, regex in _BAR_PHASES if regex.search(bar["label"])), self.phase)
+        done, total = int(state["done"]), int(state["total"])
+        phase = next((phase for phase, regex in _BAR_PHASES if regex.search(state["label"])), self.phase)
         self._enter(phase, events)
         former_phase, former_done, former_total = self._bar
         # Ranks may draw the same bar in turns: only the furthest counts, unless a bar begins anew (a draft model's).
@@ -320,7 +320,8 @@ class LogReader:
             for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
                 for piece, end in splitter.feed(chunk):
                     if whole and b"Decode batch" in piece:
-                        rows += [_decode_row(rank, text) for _, rank, text in _segments(_text(piece)) if text.startswith("Decode batch")]
+                        segments = _segments(_text(piece))
+                        rows += [_decode_row(rank, text) for _stamp, rank, text in segments if text.startswith("Decode batch")]
                     whole = bool(end)
         return rows
 
@@ -473,19 +474,19 @@ def fold(path, *, cap_bytes):
 def _folded(chunks):
     """The chunks' bytes, of each run of a progress bar's states within a line only the last. Nothing else is dropped."""
     splitter = _Splitter()
-    bar = b""  # may yet be replaced by a later state
+    held_back = b""  # may yet be replaced by a later state
     carriage = False  # the end before was a carriage return, so that a newline right after it belongs to it
 
     def line(piece, end):
-        nonlocal bar, carriage
-        held, done, after_carriage, carriage = bar, end != b"\r", carriage, end == b"\r"
+        nonlocal held_back, carriage
+        held, done, after_carriage, carriage = held_back, end != b"\r", carriage, end == b"\r"
         newline = b"\n" if end else b""
         if _bar(_text(piece)):
-            bar = b"" if done else piece
+            held_back = b"" if done else piece
             return piece + newline if done else b""
         if not piece and end == b"\r":
             return b""
-        bar = b""
+        held_back = b""
         held = held and held + b"\n"
         return held if not piece and (held or after_carriage) else held + piece + newline
 

@@ -235,9 +235,10 @@ def main(arguments):
         return guard(state, rest[0])
     if command == "recover":
         try:
-            print("\n".join(transaction.mend(state, "recovery")))
+            said = "".join(f"{line}\n" for line in transaction.mend(state, "recovery"))
         except RingmasterError as error:  # another plan runs: what is in the journal is that one's
-            print(error, file=sys.stderr)
+            said = f"{error}\n"
+        sys.stdout.write(said)
         return 0
-    print(f"unknown command {command}", file=sys.stderr)
+    sys.stderr.write(f"unknown command {command}\n")
     return 2

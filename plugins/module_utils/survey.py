@@ -56,7 +56,8 @@ def survey(state, asked):
     if configuration["nccl"]["scope"] == "interpreter":
         path = nccl_site.target_file("interpreter", python=server["python"], found=site, site_dir=transaction.site_directory(state))
         if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
-            problems.append(f"{path} cannot be written by user {os.geteuid()}. Run the play with `become: true`, or use nccl_scope=service.")
+            remedy = "Run the play with `become: true`, or use nccl_scope=service."
+            problems.append(f"{path} cannot be written by user {os.geteuid()}. {remedy}")
         main_pid = units.main_pid(properties)
         own = {main_pid, *(process.pid for process in procfs.descendants(main_pid))} if main_pid else set()
         others = [user for user in nccl_site.users_of(site, path) if user["pid"] not in own]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from . import files, nccl_site, server_command, units
+from . import files, nccl_site, procfs, server_command, units
 from .state import now
 
 
@@ -126,6 +126,8 @@ def recover(state):
         state.set_current(journal["committed"])
         state.clear_journal()
         return [f"known-good version {journal['committed']} is in force"]
+    # What a killed supervisor and guardian left running: only servers of trials have a witness directory of ours.
+    procfs.kill_marked(f"RINGMASTER_WITNESS={state.path('trials')}/")
     restore_files(journal["before"])
     done = [f"restored {former['path']}" for former in journal["before"]]
     if journal["unit"] and units.available():

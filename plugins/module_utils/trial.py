@@ -178,7 +178,7 @@ class Trial:
             configured=self.configuration["nccl"]["settings"],
             given=self.configuration["environment"],
         )
-        wanted = {name: value for name, value in self.configuration["nccl"]["settings"].items()}
+        wanted = dict(self.configuration["nccl"]["settings"])
         wanted.update(dict.fromkeys(self.configuration["nccl"].get("removed", ())))
         self.result["effective_problems"] = proof.problems(wanted, self.result["effective"], server_command.flag_int(flags, "tp-size", 1))
         self.result["effective_ok"] = not self.result["effective_problems"]

@@ -112,7 +112,8 @@ def _hold_path(unit):
 def hold(unit):
     """Stop UNIT, with all the time its own TimeoutStopSec gives it to drain, and keep everybody from starting it."""
     files.make_directory(os.path.dirname(_hold_path(unit)))
-    text = "# Ringmaster measures on this host. Removed when it has finished, and by any reboot.\n[Unit]\nConditionPathExists=/ringmaster-hold\n"
+    text = "# Ringmaster measures on this host. Removed when it has finished, and by any reboot.\n[Unit]\n"
+    text += "ConditionPathExists=/nonexistent/ringmaster-has-finished\n"
     files.write_atomic(_hold_path(unit), text.encode(), mode=0o644)
     systemctl("daemon-reload")
     systemctl("stop", unit_name(unit), timeout_s=3600)

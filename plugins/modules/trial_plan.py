@@ -93,7 +93,7 @@ trials:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, payload, supervisor, transaction  # noqa: F401 - payload packs what supervisor imports
+from ..module_utils import control, transaction
 from ..module_utils.errors import RingmasterError
 from ..module_utils.state import State
 

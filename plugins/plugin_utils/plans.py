@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -22,7 +22,7 @@ SETTINGS = ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")
 
 def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) -> dict[str, Any]:
     """A plan without arms and steps: its name, who asks, and how the host protects itself (SETTINGS_S and SETTINGS; seconds as numbers)."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     return {
         "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         "host": host,

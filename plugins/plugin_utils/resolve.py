@@ -143,7 +143,8 @@ def _flag_value(value: Any) -> Any:
 def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_version: str | None) -> list[str]:
     """Where the inventory asks for something else than known-good has. Reported; never a factor."""
     lines = []
-    wanted = catalogue.check({name: value for name, value in inventory.items() if name in catalogue.FACTOR_VARIABLES}, nccl_version=nccl_version)
+    wishes = {name: value for name, value in inventory.items() if name in catalogue.FACTOR_VARIABLES}
+    wanted = catalogue.check(wishes, nccl_version=nccl_version)
     for name, value in wanted.settings.items():
         there = nccl_in_force(known_good).get(name)
         if there != value:

@@ -15,7 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from scipy import special
+
+try:
+    from scipy import special
+except ImportError:  # told when it is needed, with what installs it
+    special = None
 
 _METHODS = {"paired": "paired t on logarithms, by block", "welch": "Welch's t on logarithms", "none": "too few starts for an interval"}
 
@@ -125,6 +129,8 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
 
     `keep` is true exactly when the verdict is better. Raises RingmasterError when the baseline cannot be measured.
     """
+    if special is None:
+        raise RingmasterError("This environment has no SciPy, which the verdict needs.", "Install it: pip install -r requirements.txt.")
     ready = {arm: [t for t in trials if t["arm"] == arm and t["outcome"] == "ready"] for arm in ("baseline", "candidate")}
     broken = {arm: [t for t in trials if t["arm"] == arm and t["outcome"] != "ready"] for arm in ("baseline", "candidate")}
     if broken["baseline"] and not ready["baseline"]:
@@ -212,9 +218,9 @@ def _compare_workload(name: str, ready: dict[str, list[dict]], margin: float, co
     arms = [_values(ready[arm], name) for arm in ("baseline", "candidate")]
     if not all(arms):
         return None
-    keys = [[block for block, _ in arm] for arm in arms]
+    keys = [[block for block, _unused in arm] for arm in arms]
     paired = None not in keys[0] and len(set(keys[0])) == len(keys[0]) and keys[0] == keys[1]
-    figures = [[figure for _, figure in arm] for arm in arms]
+    figures = [[figure for _unused, figure in arm] for arm in arms]
     comparison = compare(*figures, margin=margin, confidence=confidence, blocks=keys[0] if paired else None)
     return {"name": name, **comparison.as_dict()}
 

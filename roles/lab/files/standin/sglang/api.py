@@ -113,7 +113,7 @@ class Api:
         request = self.submit(asked, ids, sampling.get("max_new_tokens", 128), sampling)
         if asked.get("stream"):
             return Answer(events=self.generate_events(request, asked))
-        *_, last = [event async for event in self.generations(request, asked)]
+        *_unused, last = [event async for event in self.generations(request, asked)]
         return Answer(200, last)
 
     def submit(self, asked: dict, ids: list, max_new: int, sampling: dict):
@@ -169,7 +169,7 @@ class Api:
         if asked.get("stream"):
             return Answer(events=self.completion_events(request, asked, base, chat))
         tokens = [one async for one in self.tokens(request)]
-        text, flag = " ".join(word for _, word, _ in tokens), tokens[-1][2]
+        text, flag = " ".join(word for _unused, word, _unused in tokens), tokens[-1][2]
         message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
         choice = {"index": 0, "logprobs": None, "finish_reason": FINISH[flag], "matched_stop": None}
         choice.update({"message": message} if chat else {"text": text})
@@ -187,7 +187,7 @@ class Api:
         if chat:
             yield event({"role": "assistant", "content": ""}, None)
         count, held = 0, ""
-        async for _, word, flag in self.tokens(request):
+        async for _unused, word, flag in self.tokens(request):
             held += (" " if count else "") + word
             count += 1
             if flag or count == 1 or count % self.flags["stream_interval"] == 0:

@@ -38,7 +38,7 @@ async def handle(api, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     try:
         while True:
             first, headers, body = await read_message(reader)
-            method, target, _ = first.split(" ")
+            method, target, _unused = first.split(" ")
             answer = await api.answer(method, target, headers, body)
             status = f"{answer.status} {REASONS[answer.status]}"
             log(f'INFO:     {host}:{port} - "{method} {target} HTTP/1.1" {status}')
@@ -79,7 +79,7 @@ async def request_json(host: str, port: int, method: str, path: str, body, heade
     lines += [f"{name}: {value}" for name, value in headers.items()] + ["connection: close"]
     try:
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-        first, _, _ = await read_message(reader)
+        first, _unused, _unused = await read_message(reader)
         return int(first.split(" ")[1])
     finally:
         writer.close()

@@ -73,7 +73,7 @@ def _as_list(text_or_list) -> list:
 
 def _fault(one) -> dict:
     spec = one if isinstance(one, dict) else {"fault": one}
-    word, _, argument = spec["fault"].partition(":")
+    word, _unused, argument = spec["fault"].partition(":")
     if word not in FAULTS:
         raise ValueError(f"unknown fault {word}; known are {', '.join(FAULTS)}")
     if word.endswith("_phase") and argument not in PHASES:

@@ -9,8 +9,9 @@ step = compute + layers x 2 all-reduces of (batch x hidden x 2 bytes). Pure func
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 
-COEFFICIENTS = {
+COEFFICIENTS = MappingProxyType({
     "layers": 61,
     "hidden": 7168,  # an all-reduce of one token: 14336 bytes
     "compute_ms": 5.6,  # one decode step without communication, batch 1
@@ -35,7 +36,7 @@ COEFFICIENTS = {
     "indirect_hop": 1.15,  # hop through host memory, unless NCCL_P2P_LEVEL lets peers talk across the sockets
     "custom_us": 11.0,  # SGLang's own all-reduce, which takes all messages up to 8 MiB when it is on
     "custom_gb_s": 40.0,
-}
+})
 CUSTOM_LIMIT_BYTES = 8 * 1024 * 1024
 PROTOCOLS = ("LL", "LL128", "Simple")
 ALGORITHMS = ("Ring", "Tree")

@@ -38,7 +38,7 @@ def lines(rank: int, ranks: int, env: dict, size_bytes: int, coefficients: dict)
         out.append(f"{count} coll channels, {count} collnet channels, 0 nvls channels, {count} p2p channels, 2 p2p channels per peer")
         out.append(f"ncclCommInitRankConfig comm 0x5eed{rank:04x} rank {rank} nranks {ranks} cudaDev {rank} - Init COMPLETE")
     if wants("TUNING") and rank == 0:
-        _, algorithm, protocol = allreduce_us(size_bytes, ranks, env, coefficients)
+        _unused, algorithm, protocol = allreduce_us(size_bytes, ranks, env, coefficients)
         last = channels(env, coefficients) - 1
         out.append(f"AllReduce: {size_bytes} Bytes -> Algo {algorithm.upper()} proto {protocol} channel{{Lo..Hi}}={{0..{last}}}")
     return out
