@@ -197,6 +197,22 @@ def test_a_child_dies_with_its_parent():
     assert not _lives(int(done.stdout))
 
 
+def test_only_marked_processes_are_killed(sleeper):
+    marked = subprocess.Popen(SLEEP, env={"RINGMASTER_TEST_MARK": "/a/b/c"})
+    other = subprocess.Popen(SLEEP, env={"RINGMASTER_TEST_MARK": "/a/bb"})
+    try:
+        deadline = time.monotonic() + 5
+        while procfs.command_line(marked.pid) != SLEEP and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [process.pid for process in procfs.kill_marked("RINGMASTER_TEST_MARK=/a/b/")] == [marked.pid]
+        assert marked.wait(5) == -signal.SIGKILL
+        assert (other.poll(), sleeper.poll()) == (None, None)
+    finally:
+        for child in (marked, other):
+            child.kill()
+            child.wait()
+
+
 def _lives(pid):
     process = procfs.read(pid)
     return process is not None and process.state not in "ZX"

@@ -169,7 +169,7 @@ class Run:
     def servers(self):
         """{title: Process} of the workers of the running trial, `launcher` for the launcher."""
         found = {}
-        for process in procfs.descendants(self.begun["pid"]):
+        for process in sorted(procfs.descendants(self.begun["pid"]), key=lambda process: process.start):
             title = (procfs.command_line(process.pid) or [""])[0]
             if title.startswith("sglang::"):
                 found.setdefault(title, process)
