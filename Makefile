@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything lives in the clone: .venv, .cache, dist.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev lock tune lint unit molecule test test-real soak build clean
+.PHONY: help setup setup-dev lock tune lint sanity unit molecule test test-real soak build clean
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -43,6 +43,9 @@ tune: setup ## the lab: tune.yml on a simulated SGLang, from a fresh start; ARGS
 lint: setup-dev ## ruff, yamllint, ansible-lint
 	@$(VENV) ruff check . && yamllint --strict . && ansible-lint --strict
 
+sanity: setup-dev ## ansible-test sanity on the built collection
+	@tests/sanity/run
+
 unit: setup-dev ## unit tests
 	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest 2>&1 | tee .cache/unit.log
 
@@ -50,8 +53,8 @@ molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubu
 	@tests/lab/lxc.py install
 	@$(VENV) for scenario in $(SCENARIOS); do molecule test --scenario-name "$$scenario" || exit 1; done
 
-test: setup-dev ## lint, unit and molecule; what cannot run here is skipped and named
-	@tests/lab/check lint unit $(addprefix molecule:,$(SCENARIOS))
+test: setup-dev ## lint, sanity, unit and molecule; what cannot run here is skipped and named
+	@tests/lab/check lint sanity unit $(addprefix molecule:,$(SCENARIOS))
 
 test-real: setup-dev ## tune.yml against a real SGLang on the CPU
 	@tests/real/run

@@ -116,13 +116,14 @@ class ActionModule(ActionBase):
             if name in extra:
                 raise RingmasterError(
                     f"{name} given with -e would replace the inventory's whole {name}.",
-                    f"To measure a change, say -e {name.replace('sglang', 'tune')}=NAME=VALUE; to make one permanent, write it into the inventory.",
+                    f"To measure a change, say -e {name.replace('sglang', 'tune')}=NAME=VALUE; a permanent one belongs into the inventory.",
                 )
         given = {name: task_vars[name] for name in resolve.FACTOR_VARIABLES if name in extra and name in task_vars}
         given.update(more)
         unknown = [name for name in given if name not in resolve.FACTOR_VARIABLES]
         if unknown:
-            raise RingmasterError(f"tune_factors: {', '.join(unknown)} is no factor.", f"Factors are {', '.join(resolve.FACTOR_VARIABLES)}.")
+            known = ", ".join(resolve.FACTOR_VARIABLES)
+            raise RingmasterError(f"tune_factors: {', '.join(unknown)} is no factor.", f"Factors are {known}.")
         inventory = {name: task_vars[name] for name in resolve.FACTOR_VARIABLES if name in task_vars and name not in extra}
         inventory["sglang_flags"] = task_vars.get("sglang_flags")
         return plain(self._templar.template(given)), plain(self._templar.template(inventory))

@@ -45,7 +45,8 @@ def commit(state, changes, decision, settings, report):
                 trouble = [*service["problems"], *(service["unknown"] if "version" not in decision else ())]
                 if trouble:
                     raise RingmasterError(f"{unit} runs, but not as asked: {'; '.join(trouble)}.")
-        changed = [snapshot["path"] for snapshot in files_at(state, decision["version"]) if not files.same(snapshot)] if "version" in decision else []
+        wanted = files_at(state, decision["version"]) if "version" in decision else ()
+        changed = [snapshot["path"] for snapshot in wanted if not files.same(snapshot)]
         if changed:
             raise RingmasterError(f"Something else changed {', '.join(changed)} meanwhile.")
     except RingmasterError as error:
@@ -147,4 +148,5 @@ def _tree(main_pid):
 
 
 def _gated(ready, begun, problems, effective=None):
-    return {"ready": ready, "seconds": round(time.monotonic() - begun, 1), "problems": problems, "unknown": [], "effective": effective or {}}
+    seconds = round(time.monotonic() - begun, 1)
+    return {"ready": ready, "seconds": seconds, "problems": problems, "unknown": [], "effective": effective or {}}

@@ -80,7 +80,8 @@ def _install_recover_unit(state, python, unit):
     before = f"Before={units.unit_name(unit)}\n" if unit else ""
     text = (
         "# Written by Ringmaster. Does nothing unless a plan was cut off.\n"
-        f"[Unit]\nDescription=Restore the known-good configuration of Ringmaster\nConditionPathExists={state.path('journal.json')}\n{before}"
+        "[Unit]\nDescription=Restore the known-good configuration of Ringmaster\n"
+        f"ConditionPathExists={state.path('journal.json')}\n{before}"
         "[Service]\nType=oneshot\n"
         f"ExecStart={' '.join(units.quote(word) for word in [*python, 'recover', state.directory])}\n"
         "[Install]\nWantedBy=multi-user.target\n"
@@ -147,7 +148,8 @@ def abort(state, *, who, wait_s):
     deadline = time.monotonic() + wait_s
     while state.lock_holder() is not None or state.journal() is not None:
         if time.monotonic() > deadline:
-            raise RingmasterError(f"Plan {holder['plan']} did not end within {wait_s:.0f} s.", f"Its log is in {state.plan_path(holder['plan'])}.")
+            plan = holder["plan"]
+            raise RingmasterError(f"Plan {plan} did not end within {wait_s:.0f} s.", f"Its log is in {state.plan_path(plan)}.")
         time.sleep(0.2)
     ended = [event for event in read_events(state, holder["plan"], 0) if event["kind"] == "ended"]
     return {"holder": holder, "restored": ended[-1].get("restored", []) if ended else []}

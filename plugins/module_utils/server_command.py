@@ -31,6 +31,15 @@ def flag_name(name):
     return ALIASES.get(plain, plain)
 
 
+def flag_value(value):
+    """A flag's value as a configuration holds it: True, text, a list of texts, or None for "not there"."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return True
+    return [str(item) for item in value] if isinstance(value, list) else str(value)
+
+
 def parse_flags(arguments):
     """Flags from an argument list: {name: True | str | [str, ...]}. Raises RingmasterError at a stray word."""
     flags, name = {}, None

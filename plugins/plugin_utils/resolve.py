@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name, flag_value
 
 from . import blocks, catalogue
 
@@ -105,7 +105,7 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
         factor = Factor(f"{label}={shown}", nccl=settings, inventory=permanent, cannot_matter=checked.cannot_matter)
         (resolved.factors.append(factor) if changes else resolved.in_force.append(factor.label))
     for name, value in as_mapping("tune_flags", given.get("tune_flags")).items():
-        flag, value = flag_name(name), _flag_value(value)
+        flag, value = flag_name(name), flag_value(value)
         if flag == "nnodes" and str(value) != "1":
             resolved.errors.append(f"tune_flags: --nnodes {value}: groups of several nodes are not supported yet; measure one node.")
             continue
@@ -131,15 +131,6 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
     return resolved
 
 
-def _flag_value(value: Any) -> Any:
-    """As a configuration holds it: True, text, a list of texts, or None for "not there"."""
-    if value is None or value is False:
-        return None
-    if value is True:
-        return True
-    return [str(item) for item in value] if isinstance(value, list) else str(value)
-
-
 def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_version: str | None) -> list[str]:
     """Where the inventory asks for something else than known-good has. Reported; never a factor."""
     lines = []
@@ -149,7 +140,7 @@ def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_ver
         there = nccl_in_force(known_good).get(name)
         if there != value:
             lines.append(f"The inventory asks for {name}={value}, known-good has {'it unset' if there is None else there}.")
-    flags = {flag_name(name): _flag_value(value) for name, value in as_mapping("sglang_flags", inventory.get("sglang_flags")).items()}
+    flags = {flag_name(name): flag_value(value) for name, value in as_mapping("sglang_flags", inventory.get("sglang_flags")).items()}
     for name, value in flags.items():
         there = known_good["server"]["flags"].get(name)
         if there != value:
