@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import arguments, flag_int, flag_name, parse, parse_flags
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import (
+    arguments,
+    flag_int,
+    flag_name,
+    flag_value,
+    parse,
+    parse_flags,
+)
 
 PYTHON = "/opt/sglang/bin/python"
 START = [PYTHON, "-m", "sglang.launch_server"]
@@ -93,6 +100,15 @@ def test_sglang_serve_as_the_kernel_shows_it():
 def test_what_is_no_plain_command_is_refused(words, said):
     with pytest.raises(RingmasterError, match=said):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [(4, "4"), ("4", "4"), (0.5, "0.5"), (0, "0"), (True, True), (False, None), (None, None), ([1, "2"], ["1", "2"]), ("", "")],
+)
+def test_a_value_has_one_form(given, held):
+    assert flag_value(given) == held
+    assert type(flag_value(given)) is type(held)
 
 
 @pytest.mark.parametrize(("flags", "value"), [({"tp-size": "4"}, 4), ({}, 1), ({"tp-size": True}, 1), ({"tp-size": "x"}, 1)])

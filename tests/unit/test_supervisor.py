@@ -78,7 +78,9 @@ def test_a_plan_is_measured_and_given_back(lab):
 
 
 def test_keep_a_candidate_then_go_back_to_version_1(lab):
-    run = lab.begin({**lab.plan(), "adopt": lab.adopted()})
+    run = lab.begin({**lab.plan(), "adopt": lab.adopted({"random-seed": 0, "tp": 2, "enable-mscclpp": False})})
+    found = lab.state.known_good(1)["configuration"]["server"]["flags"]
+    assert (found["random-seed"], found["tp-size"], "enable-mscclpp" in found) == ("0", "2", False)
     run.until("waiting")
     candidate = run.plan["arms"]["candidate"]["configuration"]
     run.decide(command="commit", configuration=candidate, label="nccl_channels=2", by="test@here")

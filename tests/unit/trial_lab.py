@@ -72,9 +72,9 @@ class Lab:
             "patches": [],
         }  # fmt: skip
 
-    def adopted(self):
+    def adopted(self, flags):
         """The inventory's word for first contact."""
-        return {"server": {"python": self.python, "flags": self.configuration()["server"]["flags"], "environment": {}}}
+        return {"server": {"python": self.python, "flags": {"model-path": str(self.model), **flags}, "environment": {}}}
 
     def plan(self, configuration=None, *, steps=1, workloads=(WORKLOAD,), baseline=None, **settings):
         """A plan whose steps are starts of a candidate; `lab.port` is what it will listen on."""
