@@ -104,7 +104,7 @@ class Supervisor:
                 break  # it does not even start: measuring it three more times would tell nothing new
         self.events.add("measured")
         if self._wait_for_word(len(self.plan["steps"])) == "commit":
-            outcome = commit.commit(self.state, changes, self.decision(), self._gate_settings(), self._report)
+            outcome = commit.commit(self.state, changes, self.decision(), self.settings, self._report)
             self.events.add("ended", outcome="committed", **outcome)
         else:
             self._end("released", "")
@@ -171,7 +171,7 @@ class Supervisor:
             journal = self.state.journal()
             done = transaction.recover(self.state)
             if journal and journal["unit_was_active"] and not self._signalled:  # signalled: the machine may be going down
-                gate = commit.gate(self.state, journal["unit"], None, self._gate_settings(), self._report)
+                gate = commit.gate(self.state, journal["unit"], None, self.settings, self._report)
                 fields["service"] = gate
         except RingmasterError as error:
             fields["restore_error"] = str(error)
@@ -181,9 +181,6 @@ class Supervisor:
         """The production unit to hold: only where it exists, and where the plan may touch it."""
         unit = self.plan.get("unit")
         return unit if unit and units.show(unit) is not None else None
-
-    def _gate_settings(self):
-        return {**self.settings, "check": lambda: None}
 
     def _report(self, kind, **fields):
         self.events.add(kind, **fields)
