@@ -100,8 +100,8 @@ def found(state, asked):
         environment = units.environment(properties)
         source = f"the unit {units.unit_name(unit)}"
     else:
-        given = {server_command.flag_name(name): server_command.flag_value(value) for name, value in asked["server"]["flags"].items()}
-        flags = {name: value for name, value in given.items() if value is not None}
+        given = [(server_command.flag_name(name), server_command.flag_value(value)) for name, value in asked["server"]["flags"].items()]
+        flags = {name: value for name, value in given if value is not None}
         if not asked["server"].get("python") or "model-path" not in flags:
             raise RingmasterError(
                 "Nothing is known of this host's server: no unit, and sglang_python or sglang_model_path is not set.",
