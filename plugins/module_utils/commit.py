@@ -44,7 +44,8 @@ def commit(state, changes, decision, settings, report):
                 service = gate(state, unit, configuration, settings, report)
                 trouble = [*service["problems"], *(service["unknown"] if "version" not in decision else ())]
                 if trouble:
-                    raise RingmasterError(f"{unit} runs, but not as asked: {'; '.join(trouble)}.")
+                    state_of_it = "runs, but not as asked" if service["ready"] else "does not serve"
+                    raise RingmasterError(f"{unit} {state_of_it}: {'; '.join(trouble)}.")
         wanted = files_at(state, decision["version"]) if "version" in decision else ()
         changed = [snapshot["path"] for snapshot in wanted if not files.same(snapshot)]
         if changed:

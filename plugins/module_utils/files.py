@@ -35,7 +35,7 @@ def make_directory(path, mode=0o755):
                 os.mkdir(path, mode)
             os.chmod(path, mode)
     except OSError as error:
-        raise _explain(path, "create", error) from error
+        raise explain(path, "create", error) from error
 
 
 def write_atomic(path, data, *, mode, uid=None, gid=None):
@@ -63,7 +63,7 @@ def write_atomic(path, data, *, mode, uid=None, gid=None):
         temporary = None
         _sync_directory(directory)
     except OSError as error:
-        raise _explain(real, "write", error) from error
+        raise explain(real, "write", error) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def read_json(path, default=None):
         remedy = "Restore it from a backup or remove it."
         raise RingmasterError(f"{path} is not the JSON that Ringmaster wrote: {error}.", remedy) from error
     except OSError as error:
-        raise _explain(path, "read", error) from error
+        raise explain(path, "read", error) from error
 
 
 def remove(path):
@@ -96,7 +96,7 @@ def remove(path):
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise _explain(path, "remove", error) from error
+        raise explain(path, "remove", error) from error
 
 
 def content(path):
@@ -107,7 +107,7 @@ def content(path):
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _explain(path, "read", error) from error
+        raise explain(path, "read", error) from error
 
 
 def snapshot(path):
@@ -120,7 +120,7 @@ def snapshot(path):
     except FileNotFoundError:
         return {"path": real, "content": None}
     except OSError as error:
-        raise _explain(real, "read", error) from error
+        raise explain(real, "read", error) from error
     return {
         "path": real,
         "content": content,
@@ -146,13 +146,33 @@ def restore(former):
         remove(path)
         return True
     make_directory(os.path.dirname(path))
-    write_atomic(path, base64.b64decode(former["content"]), mode=former["mode"], uid=former["uid"], gid=former["gid"])
+    data = base64.b64decode(former["content"])
+    try:
+        write_atomic(path, data, mode=former["mode"], uid=former["uid"], gid=former["gid"])
+    except RingmasterError as error:
+        if getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(path):
+            raise
+        _overwrite(path, data, former)
     with contextlib.suppress(OSError, KeyError):
         os.utime(path, ns=(former["mtime_ns"], former["mtime_ns"]))
     return True
 
 
-def _explain(path, action, error):
+def _overwrite(path, data, former):
+    """Put DATA over the file PATH itself, which needs no room for a second one on a full disk. Not atomic: the journal still has DATA."""
+    try:
+        with open(path, "r+b") as file:
+            file.write(data)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchown(file.fileno(), former["uid"], former["gid"])
+            os.fchmod(file.fileno(), former["mode"])
+    except OSError as error:
+        raise explain(path, "write", error) from error
+
+
+def explain(path, action, error):
     """An OSError in a user's terms."""
     remedies = {
         errno.EACCES: f"Run the play with `become: true`, or choose a path that user {os.geteuid()} may write.",

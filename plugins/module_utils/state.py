@@ -63,8 +63,8 @@ class State:
                     raise self._held() from None
                 time.sleep(0.02)
         file.truncate(0)
-        file.write(json.dumps(holder))
-        file.flush()
+        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, only its holder's name is not known
+            os.write(file.fileno(), json.dumps(holder).encode())
         return file
 
     def lock_holder(self):
@@ -144,9 +144,12 @@ class State:
     def touch_lease(self, plan):
         """Say that the controller of PLAN is there: it counts as lost `lease_s` after the last call."""
         path = self.plan_path(plan, "lease")
-        with open(f"{path}.new", "w", encoding="ascii") as file:  # no fsync: a reboot ends the lease anyway
-            file.write(f"{time.monotonic():.3f}")
-        os.rename(f"{path}.new", path)
+        try:
+            with open(f"{path}.new", "w", encoding="ascii") as file:  # no fsync: a reboot ends the lease anyway
+                file.write(f"{time.monotonic():.3f}")
+            os.rename(f"{path}.new", path)
+        except OSError as error:
+            raise files.explain(path, "write", error) from error
 
     def lease_left_s(self, plan, lease_s):
         """Seconds until the controller of PLAN counts as lost."""

@@ -93,7 +93,7 @@ trials:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, transaction
+from ..module_utils import control, files, transaction
 from ..module_utils.errors import RingmasterError
 from ..module_utils.state import State
 
@@ -145,6 +145,8 @@ def main():
         module.exit_json(**do(State(module.params["state_dir"]), module.params))
     except RingmasterError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=str(files.explain(error.filename or module.params["state_dir"], "use", error)))
 
 
 if __name__ == "__main__":

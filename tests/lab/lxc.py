@@ -80,6 +80,8 @@ def config_text(name: str, record: Record, hybrid: bool, machine: str) -> str:
         "lxc.net.0.type = veth",
         f"lxc.net.0.link = {BRIDGE}",
         "lxc.net.0.flags = up",
+        # A reboot keeps it: otherwise the host's neighbour cache is wrong afterwards, and connections time out.
+        f"lxc.net.0.hwaddr = 02:00:0a:4d:00:{int(record['address'].rpartition('.')[2]):02x}",
         f"lxc.net.0.ipv4.address = {record['address']}/24",
         f"lxc.console.logfile = {home}/console.log",
     ]

@@ -68,6 +68,23 @@ def test_full_disk_leaves_the_former_file(small_disk):
 
 
 @ROOT_ONLY
+def test_a_full_disk_keeps_nothing_from_being_put_back(small_disk):
+    path = small_disk / "a"
+    path.write_bytes(b"former\n")
+    os.chown(path, 4242, 4343)
+    path.chmod(0o640)
+    former = files.snapshot(str(path))
+    files.write_atomic(str(path), b"former and more of it\n", mode=0o600, uid=0, gid=0)
+    with pytest.raises(OSError, match="No space left"), open(small_disk / "filler", "wb") as filler:
+        while True:
+            filler.write(bytes(1024))
+            filler.flush()
+    assert files.restore(former)
+    assert files.same(former)
+    assert sorted(os.listdir(small_disk)) == ["a", "filler"]
+
+
+@ROOT_ONLY
 def test_read_only_file_system_is_named(small_disk):
     (small_disk / "a").write_bytes(b"former")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
