@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything lives in the clone: .venv, .cache, dist.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev lock tune lint sanity unit molecule test test-real soak build clean
+.PHONY: help setup setup-dev lock tune lint sanity unit molecule ends test test-real soak build clean
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -53,13 +53,17 @@ molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubu
 	@tests/lab/lxc.py install
 	@$(VENV) for scenario in $(SCENARIOS); do molecule test --scenario-name "$$scenario" || exit 1; done
 
-test: setup-dev ## lint, sanity, unit and molecule; what cannot run here is skipped and named
-	@tests/lab/check lint sanity unit $(addprefix molecule:,$(SCENARIOS))
+ends: setup-dev ## every way a run can be cut off, on an LXC container (as molecule); RINGMASTER_ENDS=all: at three points each
+	@tests/lab/lxc.py install
+	@.venv/bin/python -m pytest tests/ends
+
+test: setup-dev ## lint, sanity, unit, molecule and ends; what cannot run here is skipped and named
+	@tests/lab/check lint sanity unit $(addprefix molecule:,$(SCENARIOS)) ends
 
 test-real: setup-dev ## tune.yml against a real SGLang on the CPU
 	@tests/real/run
 
-soak: setup-dev ## long runs
+soak: setup-dev ## ends at all points, RINGMASTER_SOAK_REPEAT=20 times
 	@tests/soak/run
 
 build: setup ## the collection's archive, in dist/

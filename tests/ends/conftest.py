@@ -1,0 +1,45 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One container for all tests of a session, and the table of what they measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "collections"))
+
+ROWS = []
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory):
+    """A container that serves; removed at the end unless RINGMASTER_ENDS_KEEP is set."""
+    if os.geteuid() != 0 or not shutil.which("lxc-start"):
+        pytest.skip("needs root and LXC (tests/lab/lxc.py install)")
+    from harness import Host
+
+    made = Host(f"rm-test-ends-{os.getpid()}", tmp_path_factory.mktemp("ends"))
+    try:
+        made.install()
+        yield made
+    finally:
+        if not os.environ.get("RINGMASTER_ENDS_KEEP"):
+            made.remove()
+
+
+@pytest.fixture
+def measured():
+    """Rows (end, point, seconds until known-good, outcome, exit status of the run) for the closing table."""
+    return ROWS
+
+
+def pytest_terminal_summary(terminalreporter):
+    for end, point, seconds, outcome, code in ROWS:
+        terminalreporter.write_line(f"{end:12} {point:10} known-good after {seconds:5.1f} s   plan {outcome}, playbook exit {code}")
