@@ -12,6 +12,7 @@ from .errors import RingmasterError
 from .server import role_of
 
 GATE_POLL_S = 0.5
+MOST_RESTARTS = 2  # each of them grows again, which would look like progress for ever
 
 
 def commit(state, changes, decision, settings, report):
@@ -117,11 +118,15 @@ def gate(state, unit, configuration, settings, report):
     prober = readiness.Prober(f"http://{host}:{listen['port']}", api_key=configuration["server"]["flags"].get("api-key"))
     begun = time.monotonic()
     progress = readiness.Progress(begun)
+    restarts_before = int((units.show(unit) or {}).get("NRestarts") or 0)
     report("phase", phase="production start")
     while True:
         properties = units.show(unit) or {"ActiveState": "gone", "MainPID": "0"}
         tree = _tree(units.main_pid(properties))
         moment = time.monotonic()
+        restarts = int(properties.get("NRestarts") or 0) - restarts_before
+        if restarts >= MOST_RESTARTS:
+            return _gated(False, begun, [f"{unit} was restarted {restarts} times by systemd: see `journalctl -u {unit}`"])
         if properties["ActiveState"] in ("failed", "inactive", "gone") and moment - begun > 2.0:
             return _gated(False, begun, [f"{unit} is {properties['ActiveState']}: see `journalctl -u {unit}`"])
         if tree and readiness.whose_port(listen["port"], tree) == "ours" and prober.poll():
@@ -137,7 +142,7 @@ def gate(state, unit, configuration, settings, report):
     settings_of = {"configured": configuration["nccl"]["settings"], "given": configuration["environment"]}
     effective = proof.effective(ranks, units.main_pid(properties), {}, **settings_of)
     wanted = {**configuration["nccl"]["settings"], **dict.fromkeys(configuration["nccl"].get("removed", ()))}
-    rank_count = server_command.flag_int(configuration["server"], "tp-size", 1)
+    rank_count = server_command.rank_count(configuration["server"])
     # A unit that Ringmaster does not write may hide its workers' environment: then its settings are unknown, which is no fault.
     unknown = proof.unknown(wanted, effective, rank_count)
     return {**_gated(True, begun, proof.contradictions(wanted, effective), effective), "unknown": unknown}

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
+import time
 
 # nvidia-smi's field -> ours, and whether it is text
 _FIELDS = {
@@ -72,6 +74,29 @@ def link():
 def memory_used_bytes(gpus):
     """{uuid: bytes} of what `read` gave."""
     return {gpu["uuid"]: int((gpu["memory_used_mib"] or 0) * (1 << 20)) for gpu in gpus or ()}
+
+
+class MemoryWatch:
+    """Memory in use, asked for in the background: nvidia-smi can take seconds, in which nobody must be blind."""
+
+    INTERVAL_S = 5.0
+
+    def __init__(self):
+        self._known = {}
+        self._due = 0.0
+        self._thread = None
+
+    def poll(self):
+        """{uuid: bytes} as of the last answer; {} without GPUs."""
+        now = time.monotonic()
+        if now >= self._due and (self._thread is None or not self._thread.is_alive()):
+            self._due = now + self.INTERVAL_S
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread.start()
+        return self._known
+
+    def _ask(self):
+        self._known = memory_used_bytes(read())
 
 
 def users():

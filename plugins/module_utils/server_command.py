@@ -109,3 +109,8 @@ def flag_int(server, name, default):
         return int(server["flags"].get(name, default))
     except (TypeError, ValueError):
         return default
+
+
+def rank_count(server):
+    """How many schedulers SERVER runs on one node: one for each GPU of a replica."""
+    return flag_int(server, "tp-size", 1) * flag_int(server, "pp-size", 1)

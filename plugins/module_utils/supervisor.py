@@ -232,10 +232,9 @@ def main(arguments):
         return guard(state, rest[0])
     if command == "recover":
         try:
-            said = "".join(f"{line}\n" for line in transaction.mend(state, "recovery"))
+            sys.stdout.write("".join(f"{line}\n" for line in transaction.mend(state, "recovery")))
         except RingmasterError as error:  # another plan runs: what is in the journal is that one's
-            said = f"{error}\n"
-        sys.stdout.write(said)
+            sys.stderr.write(f"{error}\n")
         return 0
     sys.stderr.write(f"unknown command {command}\n")
     return 2

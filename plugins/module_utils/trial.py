@@ -19,8 +19,8 @@ from .server import Died, Server
 from .state import now
 from .transaction import server_environment
 
-LOOK_INTERVAL_S = 0.2
-GPU_INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 0.2
+LOOK_INTERVAL_S = 1.0
 RELEASE_TIMEOUT_S = 20.0
 LAST_WORDS_S = 0.5
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -100,46 +100,49 @@ class Trial:
         return Server(words, environment, log_path=self.log_path, user=user, directory=part.get("directory"))
 
     def _wait_until_ready(self, server):
-        """What the server answered, or None when the outcome is decided otherwise (hung, refused). Raises Died."""
+        """What the server answered, or None when the outcome is decided otherwise (hung, refused). Raises Died.
+
+        Known members are checked all the time; the whole tree, which costs a scan of /proc, is looked at now and then.
+        """
         reader = self.reader = self._open_reader()
         progress = readiness.Progress(time.monotonic())
         prober = readiness.Prober(self.base_url, api_key=self.api_key)
-        gpu_bytes, gpu_due, port_is_ours = {}, 0.0, False
+        memory = gpus.MemoryWatch()
+        look_due, port_is_ours, silent_s = 0.0, False, 0.0
         while True:
             self.check()
-            tree = server.look()
+            server.check()
             moment = time.monotonic()
             for event in reader.poll():
                 progress.note(moment)
                 self.report(**event)
             self.result["reached"] = reader.phase
-            if moment >= gpu_due:
-                gpu_bytes, gpu_due = gpus.memory_used_bytes(gpus.read()), moment + GPU_INTERVAL_S
-            # Our own probes make the server write lines once it listens: from then on only phases in the log count.
-            silent_s = progress.feed(readiness.sample(tree, 0 if port_is_ours else reader.size, gpu_bytes), moment)
-            owner = readiness.whose_port(self.port, tree)
-            if owner == "foreign" and owner == readiness.whose_port(self.port, server.look()):  # not just opened, nor just closed
-                self._refused(f"port {self.port} in use by a server that is not this trial's", "Stop it, or set tune_port: 0.")
-                return None
-            port_is_ours = owner == "ours"
+            if moment >= look_due or (not port_is_ours and sockets.listening_inodes(self.port)):
+                look_due = moment + LOOK_INTERVAL_S
+                tree = server.look()
+                owner = readiness.whose_port(self.port, tree)
+                if owner == "foreign" and owner == readiness.whose_port(self.port, server.look()):  # not just opened, nor just closed
+                    self._refused(f"port {self.port} in use by a server that is not this trial's", "Stop it, or set tune_port: 0.")
+                    return None
+                port_is_ours = owner == "ours"
+                # Our own probes make the server write lines once it listens: from then on only phases in the log count.
+                sample = readiness.sample(tree, 0 if port_is_ours else reader.size, memory.poll())
+                silent_s = progress.feed(sample, moment)
             if port_is_ours:
                 answer = prober.poll()
-                if answer is not None and self._is_this_trials(answer["server_info"]):
+                if answer is not None:
+                    server.look()  # so that every rank that answers is known
                     self.result["reached"] = "ready"
                     return answer
             if silent_s > self.settings["stall_timeout_s"]:
                 self._hung(silent_s, prober.last_problem if port_is_ours else "its port is closed")
                 return None
-            time.sleep(LOOK_INTERVAL_S)
+            time.sleep(CHECK_INTERVAL_S)
 
     def _open_reader(self):
         reader = server_log.LogReader(self.log_path)
         reader.facts["sglang"] = self.software["sglang"]  # the log does not say it, advice wants it
         return reader
-
-    def _is_this_trials(self, info):
-        asked = self.configuration["server"]["flags"].get("model-path")
-        return asked is None or info.get("model_path") in (None, asked)
 
     # --- outcomes -------------------------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class Trial:
         )
         wanted = dict(self.configuration["nccl"]["settings"])
         wanted.update(dict.fromkeys(self.configuration["nccl"].get("removed", ())))
-        self.result["effective_problems"] = proof.problems(wanted, self.result["effective"], server_command.flag_int(flags, "tp-size", 1))
+        self.result["effective_problems"] = proof.problems(wanted, self.result["effective"], server_command.rank_count(flags))
         self.result["effective_ok"] = not self.result["effective_problems"]
         self.result["engine"] = {
             "name": "sglang",
