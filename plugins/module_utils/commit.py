@@ -23,6 +23,7 @@ def commit(state, changes, decision, settings, report):
     """
     former = state.known_good()
     unit = changes.journal["unit"]
+    service = None
     try:
         if "version" in decision:
             target = state.known_good(decision["version"])
@@ -37,7 +38,6 @@ def commit(state, changes, decision, settings, report):
             for path, data in wanted:
                 changes.change(path, data)
         report("phase", phase="commit")
-        service = None
         if unit:
             units.release(unit)
             if changes.journal["unit_was_active"]:
@@ -52,6 +52,8 @@ def commit(state, changes, decision, settings, report):
         if changed:
             raise RingmasterError(f"Something else changed {', '.join(changed)} meanwhile.")
     except RingmasterError as error:
+        if service and not service["ready"]:
+            units.kill(unit)
         transaction.recover(state)
         after = gate(state, unit, former["configuration"], settings, report) if unit and changes.journal["unit_was_active"] else None
         back = f" It is back on known-good version {former['version']}" + (" and answers." if after and after["ready"] else ".")

@@ -119,6 +119,11 @@ def hold(unit):
     systemctl("stop", unit_name(unit), timeout_s=3600)
 
 
+def kill(unit):
+    """End every process of UNIT at once: one that never answered would drain for ever, waiting for what it cannot finish."""
+    systemctl("kill", "--signal=SIGKILL", unit_name(unit), check=False)
+
+
 def release(unit):
     """Undo the hold. Starting is the caller's business."""
     files.remove(_hold_path(unit)) if os.path.exists(_hold_path(unit)) else None
