@@ -132,6 +132,8 @@ def recover(state):
     done = [f"restored {former['path']}" for former in journal["before"]]
     if journal["unit"] and units.available():
         units.release(journal["unit"])
+        if journal["unit_was_active"] and units.going_down():
+            return [*done, f"{journal['unit']} is started at the next boot"]  # by the recover unit, for which the journal stays
         if journal["unit_was_active"]:
             # restart: it may run with what was just taken back. --no-block: at boot this runs ordered before the unit.
             units.systemctl("restart", "--no-block", units.unit_name(journal["unit"]))

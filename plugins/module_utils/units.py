@@ -29,6 +29,11 @@ def available():
     return os.geteuid() == 0 and os.path.isdir("/run/systemd/system") and shutil.which("systemctl") is not None
 
 
+def going_down():
+    """Whether this machine is shutting down: systemd then starts nothing any more."""
+    return systemctl("is-system-running", check=False).strip() == "stopping"
+
+
 def unit_name(name):
     return name if "." in name else f"{name}.service"
 
