@@ -75,6 +75,16 @@ def is_known_good(seen):
     )  # fmt: skip
 
 
+@pytest.fixture
+def before(host):
+    """The look that every test has to come back to: version 1, whatever a failed test left."""
+    if host.look().get("version") != 1:
+        host.play("rollback.yml", rollback_version=1)
+    seen = host.look()
+    assert is_known_good(seen), seen
+    return seen
+
+
 def wait_until_known_good(host, timeout_s):
     """(seconds it took, the look that showed it)."""
     begun, seen = time.monotonic(), {}
@@ -85,9 +95,8 @@ def wait_until_known_good(host, timeout_s):
 
 
 @pytest.mark.parametrize(("end", "point"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_known_good_is_back(host, measured, end, point):
-    before, undo = host.look(), None
-    assert is_known_good(before)
+def test_known_good_is_back(host, before, measured, end, point):
+    undo = None
     run = host.start("tune.yml", **FACTOR)
     host.wait_for_event(POINTS[point], run)
     try:
@@ -102,7 +111,7 @@ def test_known_good_is_back(host, measured, end, point):
     if after["version"] == before["version"]:
         assert (after["files"], after["channels"]) == (before["files"], before["channels"])
     else:  # struck while the decision was carried out: then it was carried out whole
-        assert (point, after["version"], after["channels"]) == ("deciding", before["version"] + 1, ["2"])
+        assert (point, after["version"] > before["version"], after["channels"]) == ("deciding", True, ["2"])
     assert run.code != 0 or outcome == "committed", run.text()
     assert "Traceback" not in run.text()
     if end is ssh_cut:
@@ -134,8 +143,7 @@ def whole_run(host, before):
 
 
 @pytest.mark.skipif(os.environ.get("RINGMASTER_ENDS") != "all", reason="takes a whole run: only with RINGMASTER_ENDS=all")
-def test_a_cut_shorter_than_the_lease_is_survived(host):
-    before = host.look()
+def test_a_cut_shorter_than_the_lease_is_survived(host, before):
     run = host.start("tune.yml", **FACTOR)
     host.wait_for_event(POINTS["measuring"], run)
     link_up = ssh_cut(host, run)
@@ -147,8 +155,7 @@ def test_a_cut_shorter_than_the_lease_is_survived(host):
     assert (back.code, host.look()) == (0, before), back.text()
 
 
-def test_a_second_run_is_refused_and_abort_ends_the_first(host):
-    before = host.look()
+def test_a_second_run_is_refused_and_abort_ends_the_first(host, before):
     first = host.start("tune.yml", **FACTOR)
     host.wait_for_event(POINTS["measuring"], first)
     plan = host.events()[0]["plan"]
@@ -169,8 +176,7 @@ def test_a_second_run_is_refused_and_abort_ends_the_first(host):
     assert "aborted by" in first.text()
 
 
-def test_a_killed_supervisor_is_cleaned_up_after(host):
-    before = host.look()
+def test_a_killed_supervisor_is_cleaned_up_after(host, before):
     run = host.start("tune.yml", **FACTOR)
     host.wait_for_event(POINTS["measuring"], run)
     host.inside("kill", "-9", str(host.events()[0]["pid"]))
@@ -181,9 +187,8 @@ def test_a_killed_supervisor_is_cleaned_up_after(host):
 
 
 @pytest.mark.parametrize("fault", ["crash_at_phase:weights", "no_answer"])
-def test_a_kept_change_that_production_cannot_start_with_goes_back(host, fault):
+def test_a_kept_change_that_production_cannot_start_with_goes_back(host, before, fault):
     """Measured on the trial's port the candidate is better; under the unit, on its own port, it does not serve."""
-    before = host.look()
     model = host.root / "opt/lab/model/lab.json"
     former = model.read_text()
     with_fault = json.dumps({**json.loads(former), "faults": [{"fault": fault, "when": {"NCCL_MAX_NCHANNELS": "2", "port": "30000"}}]})
@@ -201,9 +206,8 @@ def test_a_kept_change_that_production_cannot_start_with_goes_back(host, fault):
 
 
 @pytest.mark.parametrize("when", ["from the start", "while measuring"])
-def test_a_full_disk(host, when):
+def test_a_full_disk(host, before, when):
     """The state directory has no room: said before anything is touched, or everything put back."""
-    before = host.look()
     kib = 64 if when == "from the start" else 2048
     host.inside("sh", "-c", f"cp -a {STATE} /var/lib/aside && mount -t tmpfs -o size={kib}k,mode=755 none {STATE}")
     try:
