@@ -11,25 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 from collections import deque
 from datetime import datetime
 
-from .files import write_atomic
-from .signatures import BARS, BENIGN, HOST_OUT_OF_MEMORY, PHASE_BEGINS, PHASE_ENDS, SIGNATURES
+from .log_lines import CHUNK_BYTES, LINE_CAP, Splitter, progress_bar, segments, text_of
+from .signatures import BARS, BENIGN, BY_ID, PHASE_BEGINS, PHASE_ENDS, SIGNATURES
 
-PIECE_CAP_BYTES = 64 * 1024  # of a longer line only its head is looked at
-_CHUNK_BYTES = 256 * 1024
 _FATAL_CAP = 50
 _LAST_CAP = 20
 _BLOCK_CAP = 12
-_LINE_CAP = 500
 
-_END = re.compile(rb"[\r\n]")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?((?: [A-Z]+\d+)*)\] ?")
-_BAR = re.compile(r"(?P<label>.*?)\s*\d{1,3}%[^/]*?\|\s*(?P<done>\d+)/(?P<total>\d+) \[[^\]]*\]$")
 _TORCH_RANK = re.compile(r"\[rank(\d+)\]:")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$")
 _ELAPSED = re.compile(r"elapsed[=:] ?(\d+(?:\.\d+)?)")
@@ -54,44 +46,7 @@ _FACTS = [
         ("drained", r"Gracefully exiting\.\.\. Remaining number of requests (0)\.", lambda text: True),
     )
 ]
-_BY_ID = {signature.id: (index, signature) for index, signature in enumerate(SIGNATURES)}
 _SEARCHED = [signature for signature in SIGNATURES if not signature.uncaught]
-
-
-class _Splitter:
-    """Bytes in, (piece, end) out; the end is a newline, a carriage return, or nothing where a long piece goes on."""
-
-    def __init__(self):
-        self.rest = b""
-
-    def feed(self, data):
-        data = self.rest + data
-        start = 0
-        for end in _END.finditer(data):
-            yield data[start : end.start()], end.group()
-            start = end.end()
-        self.rest = data[start:]
-        while len(self.rest) > PIECE_CAP_BYTES:
-            yield self.rest[:PIECE_CAP_BYTES], b""
-            self.rest = self.rest[PIECE_CAP_BYTES:]
-
-
-def _text(piece):
-    return _ANSI.sub("", piece[:PIECE_CAP_BYTES].decode("utf-8", "replace")).rstrip()
-
-
-def _segments(text):
-    """[(stamp or None, rank or None, text)]: a message may follow a progress bar on one line, its stamp begins it."""
-    stamps = list(_STAMP.finditer(text))
-    edges = [stamp.start() for stamp in stamps] + [len(text)]
-    found = [(None, None, text[: edges[0]].rstrip())]
-    for stamp, edge in zip(stamps, edges[1:]):
-        found.append((stamp[1], stamp[2].strip() or None, text[stamp.end() : edge].rstrip()))
-    return [segment for segment in found if segment[2]]
-
-
-def _bar(text):
-    return _BAR.match(text) if "%" in text and len(text) < _LINE_CAP else None
 
 
 class LogReader:
@@ -123,7 +78,7 @@ class LogReader:
     def _restart(self, identity):
         self._identity = identity
         self._offset = 0
-        self._splitter = _Splitter()
+        self._splitter = Splitter()
         self._skipping = False  # within the tail of a piece beyond the cap
         self._rank = self._stamp = None
         self._open = None  # the block that takes the next unstamped lines
@@ -180,17 +135,17 @@ class LogReader:
             if identity != self._identity or status.st_size < self._offset:
                 self._restart(identity)
             file.seek(self._offset)
-            for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
+            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
                 self._offset += len(chunk)
                 self.size += len(chunk)
                 for piece, end in self._splitter.feed(chunk):
                     if not self._skipping:
-                        for segment in _segments(_text(piece)):
+                        for segment in segments(text_of(piece)):
                             self._take(*segment, events)
                     self._skipping = not end
         if not self._skipping:  # the newest state of a bar has no end yet
-            for _stamp, _rank, text in _segments(_text(self._splitter.rest))[:1]:
-                self._progress(_bar(text), events)
+            for _stamp, _rank, text in segments(text_of(self._splitter.rest))[:1]:
+                self._progress(progress_bar(text), events)
         return events
 
     def _take(self, stamp, rank, text, events):
@@ -199,10 +154,10 @@ class LogReader:
             self._open = None
             self._head = self._traceback = self._excused = False
             self._record += 1
-        elif self._progress(_bar(text), events):
+        elif self._progress(progress_bar(text), events):
             return
         torch_rank = _TORCH_RANK.match(text)
-        line = {"rank": f"rank {torch_rank[1]}" if torch_rank else self._rank, "line": text[:_LINE_CAP]}
+        line = {"rank": f"rank {torch_rank[1]}" if torch_rank else self._rank, "line": text[:LINE_CAP]}
         self._last.append(line)
         begin = _BEGIN.match(text)
         if begin:
@@ -219,7 +174,7 @@ class LogReader:
         self.done = self.total = None
         events.append({"kind": "phase", "phase": phase})
         if phase == "ready_line":  # what came before was survived
-            self.blocks = {name: block for name, block in self.blocks.items() if _BY_ID[name][1].outlives_ready}
+            self.blocks = {name: block for name, block in self.blocks.items() if BY_ID[name][1].outlives_ready}
 
     def _progress(self, state, events):
         if state is None:
@@ -286,16 +241,16 @@ class LogReader:
         self._fatal.append(dict(line))
         first = self.blocks.get("scheduler_exception")
         if not self._head:
-            self._note("exception", {"error": text[:_LINE_CAP]}, line)  # of those the last counts
+            self._note("exception", {"error": text[:LINE_CAP]}, line)  # of those the last counts
         elif first is None or first["record"] == self._record:  # the last of a chain, but of the first scheduler
-            self._note("scheduler_exception", {"error": text[:_LINE_CAP]}, line)
+            self._note("scheduler_exception", {"error": text[:LINE_CAP]}, line)
 
     def finish(self):
         """Read to the end, and take the last line although it has no end. Returns events like poll()."""
         events = self.poll()
         rest, self._splitter.rest = self._splitter.rest, b""
         if rest and not self._skipping:
-            for segment in _segments(_text(rest)):
+            for segment in segments(text_of(rest)):
                 self._take(*segment, events)
             self._skipping = True  # should the line go on after all
         return events
@@ -316,12 +271,12 @@ class LogReader:
             if start:
                 file.seek(start - 1)
                 whole = file.read(1) in b"\r\n"
-            splitter = _Splitter()
-            for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
+            splitter = Splitter()
+            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
                 for piece, end in splitter.feed(chunk):
                     if whole and b"Decode batch" in piece:
-                        segments = _segments(_text(piece))
-                        rows += [_decode_row(rank, text) for _stamp, rank, text in segments if text.startswith("Decode batch")]
+                        found = segments(text_of(piece))
+                        rows += [_decode_row(rank, text) for _stamp, rank, text in found if text.startswith("Decode batch")]
                     whole = bool(end)
         return rows
 
@@ -351,146 +306,3 @@ def whole(path):
     reader = LogReader(path, _clock=None)
     reader.finish()
     return reader
-
-
-def cause(reader, *, exit_code, killed_role=None, kernel_lines=()):
-    """Why a server whose processes are gone ended: {signature, summary, advice, evidence [{rank, line}]}, or None for a normal stop.
-
-    exit_code: of the process that went first (the launcher, or the one named by `killed_role`), None if unknown; negative or above 128
-    for a signal. SGLang's launcher always ends by killing itself, so its -9 or 137 proves nothing. kernel_lines: lines of the kernel log
-    or of memory.events by which the OOM killer chose a process of this server. `reader.facts["sglang"]` may be set by the caller.
-    """
-    reader.finish()
-    if kernel_lines:
-        return _tell(HOST_OUT_OF_MEMORY, {}, [{"rank": None, "line": line} for line in kernel_lines], reader)
-    if reader.facts["drained"] and killed_role is None:
-        return None
-    blocks = dict(reader.blocks)
-    if "exception" in blocks and blocks["exception"]["lines"][0] not in reader.last_lines():
-        del blocks["exception"]  # logged and survived
-    ended_by = blocks.get("scheduler_exception") or blocks.get("exception")
-    if ended_by:
-        for signature in SIGNATURES:
-            found = signature.uncaught and signature.regex.search(ended_by["groups"]["error"])
-            if found:
-                blocks[signature.id] = {"groups": found.groupdict(), "lines": ended_by["lines"]}
-    name = min(blocks, key=lambda name: _BY_ID[name][0], default=None)
-    signature = _BY_ID[name][1] if name else None
-    if killed_role and (signature is None or signature.consequence):
-        return _killed(reader, killed_role, exit_code)
-    if signature:
-        return _tell(signature, blocks[name]["groups"], blocks[name]["lines"], reader)
-    return _silent(reader, "", exit_code)
-
-
-def _tell(signature, groups, lines, reader):
-    version = reader.facts["sglang"]
-    words = {"sglang": f"SGLang {version}" if version else "this SGLang", **_named(groups)}
-    summary = signature.summary.format(**words)
-    text = "\n".join(line["line"] for line in lines)
-    for regex, template in signature.details:
-        found = regex.search(text)
-        if found:
-            summary += template.format(**_named(found.groupdict()))
-    evidence = [dict(line) for line in lines]
-    if groups.get("rank") and evidence[0]["rank"] is None:
-        evidence[0]["rank"] = f"rank {groups['rank']}"
-    return {"signature": signature.id, "summary": summary, "advice": signature.advice.format(**words), "evidence": evidence}
-
-
-def _named(groups):
-    return {name.rstrip("0123456789"): value for name, value in groups.items() if value is not None}
-
-
-def _signal(exit_code):
-    if exit_code is None:
-        return None
-    return -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else None
-
-
-def _killed(reader, role, exit_code):
-    signal = _signal(exit_code)
-    if signal is None:
-        return _silent(reader, f"{role} ", exit_code)
-    known = _BY_ID["subprocess_killed" if signal == 9 else "subprocess_signal"][1]
-    return _tell(known, {"role": role, "signal": str(signal)}, reader.last_lines(), reader)
-
-
-def _silent(reader, who, exit_code):
-    where = reader.phase
-    if where == "ready_line":
-        where = "serving"
-    elif reader.total:
-        where += f" {reader.done}/{reader.total}"
-    code = "" if exit_code is None else f" (exit {exit_code})"
-    if _signal(exit_code) == 9 and not who:
-        code = f" (exit {exit_code} says nothing: the launcher ends by killing itself)"
-    return {
-        "signature": "silent",
-        "summary": f"{who}ended without a message during {where}",
-        "advice": f"look in the kernel log for a signal or the OOM killer{code}",
-        "evidence": reader.last_lines(),
-    }
-
-
-def tail(path, max_bytes):
-    """The last `max_bytes` of a log as text: from the start of a line, progress bars folded, without colours. "" without a file."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - max_bytes)
-        file.seek(start)
-        data = file.read(max_bytes)
-        if start:
-            data = data[data.find(b"\n", 0, -1) + 1 :]
-        return _ANSI.sub("", b"".join(_folded([data])).decode("utf-8", "replace"))
-    return ""
-
-
-def fold(path, *, cap_bytes):
-    """Rewrite a finished log in place: progress bars folded to their last state, the middle left out beyond `cap_bytes` (at least 1000).
-
-    Needs twice `cap_bytes` of memory, whatever the size of the log.
-    """
-    head, end, left_out = bytearray(), bytearray(), 0
-    with open(path, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        for data in _folded(iter(lambda: file.read(_CHUNK_BYTES), b"")):
-            room = max(0, cap_bytes // 2 - len(head))
-            head += data[:room]
-            end += data[room:]
-            excess = len(end) - cap_bytes
-            if excess > _CHUNK_BYTES:
-                del end[:excess]
-                left_out += excess
-    if left_out or len(head) + len(end) > cap_bytes:
-        before = head[: head.rfind(b"\n") + 1] or head + b"\n"
-        start = len(end) - (cap_bytes - len(before) - 100)  # 100 for the line between
-        line_start = end.find(b"\n", start) + 1
-        after = end[start if line_start in (0, len(end)) else line_start :]
-        left_out += len(head) + len(end) - len(before) - len(after)
-        head, end = before + b"[... %d bytes left out here ...]\n" % left_out, after
-    write_atomic(path, bytes(head + end), mode=mode)
-
-
-def _folded(chunks):
-    """The chunks' bytes, of each run of a progress bar's states within a line only the last. Nothing else is dropped."""
-    splitter = _Splitter()
-    held_back = b""  # may yet be replaced by a later state
-    carriage = False  # the end before was a carriage return, so that a newline right after it belongs to it
-
-    def line(piece, end):
-        nonlocal held_back, carriage
-        held, done, after_carriage, carriage = held_back, end != b"\r", carriage, end == b"\r"
-        newline = b"\n" if end else b""
-        if _bar(_text(piece)):
-            held_back = b"" if done else piece
-            return piece + newline if done else b""
-        if not piece and end == b"\r":
-            return b""
-        held_back = b""
-        held = held and held + b"\n"
-        return held if not piece and (held or after_carriage) else held + piece + newline
-
-    for chunk in chunks:
-        for piece, end in splitter.feed(chunk):
-            yield line(piece, end)
-    yield line(splitter.rest, b"")

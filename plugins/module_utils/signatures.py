@@ -296,3 +296,6 @@ BARS = (
     ("prefill_graphs", r"num tokens"),
     ("decode_graphs", r"Capturing batches"),
 )
+
+# id -> (place in the causal order, signature)
+BY_ID = {signature.id: (index, signature) for index, signature in enumerate(SIGNATURES)}

@@ -13,7 +13,7 @@ import pwd
 import subprocess
 import time
 
-from . import gpus, http_client, loadgen, proof, readiness, redaction, server_command, server_log, sockets
+from . import gpus, http_client, loadgen, log_cause, log_lines, proof, readiness, redaction, server_command, server_log, sockets
 from .errors import RingmasterError
 from .server import Died, Server
 from .state import now
@@ -163,7 +163,7 @@ class Trial:
         self.reader.finish()
         killed_role = None if death.role == "launcher" else death.role
         self.result["outcome"] = "killed" if was_ready and killed_role else "crashed"
-        self.result["cause"] = server_log.cause(self.reader, exit_code=death.exit_code, killed_role=killed_role)
+        self.result["cause"] = log_cause.cause(self.reader, exit_code=death.exit_code, killed_role=killed_role)
         self.report("died", role=death.role, summary=(self.result["cause"] or {}).get("summary", ""))
 
     # --- what a ready server is -----------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Trial:
             self.reader.finish()
             self.result["phases"] = self.reader.phases
         with contextlib.suppress(OSError, RingmasterError):
-            server_log.fold(self.log_path, cap_bytes=self.settings["log_cap_bytes"])
+            log_lines.fold(self.log_path, cap_bytes=self.settings["log_cap_bytes"])
 
 
 def _cause(signature, summary, advice, evidence=()):

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.ringmaster.gpu.plugins.module_utils import signatures
-from ansible_collections.ringmaster.gpu.plugins.module_utils.server_log import LogReader, cause, fold, tail, whole
+from ansible_collections.ringmaster.gpu.plugins.module_utils.log_cause import cause
+from ansible_collections.ringmaster.gpu.plugins.module_utils.log_lines import fold
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_log import LogReader, whole
 
 DATA = Path(__file__).parent / "data"
 CASES = yaml.safe_load((DATA / "server_logs.yml").read_text())
@@ -108,7 +110,6 @@ def test_cut_off_anywhere(log, tmp_path):
         if ready_at < 0 or end <= ready_at:
             assert reader.phase != "ready_line"
         cause(reader, exit_code=-9)
-        assert len(tail(cut, 2000)) <= 2000
 
 
 @pytest.mark.parametrize("log", LOGS, ids=[log.name for log in LOGS])
@@ -253,7 +254,6 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
     tracemalloc.start()
     try:
         whole(log)
-        assert tail(log, 1000) == "y" * 999 + "\n"
         fold(log, cap_bytes=1_000_000)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -360,14 +360,6 @@ def test_folding_keeps_head_and_tail_and_says_what_is_left_out(tmp_path):
     fold(log, cap_bytes=50_000)
     assert log.read_bytes() == data
 
-
-def test_tail(tmp_path):
-    log = tmp_path / "server.log"
-    assert tail(log, 100) == ""
-    log.write_bytes(b"first line\n\x1b[31mred\x1b[0m caf\xc3\xa9\n\r" + bar(1) + b"\r" + bar(2) + b"\nend")
-    assert tail(log, 10_000) == "first line\nred café\n" + bar(2).decode() + "\nend"
-    assert tail(log, len(log.read_bytes()) - 5).startswith("red")
-    assert tail(log, 2) == "nd"
 
 
 def test_tables_are_sound():
