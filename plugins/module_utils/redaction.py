@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import re
 
-HIDDEN = "***"
-_SECRET = re.compile(r"(api|auth|access|secret|private|admin)[-_]?key|token$|secret|passw|credential", re.IGNORECASE)
+_HARMLESS = re.compile(r"tokeni[sz]|tokens|token[-_]?map|keyfile$", re.IGNORECASE)
+_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def mapping(values):
-    """VALUES with the secret ones hidden. `tokenizer-path` and `max-total-tokens` are none."""
-    return {name: HIDDEN if _SECRET.search(name) and value not in (None, True, False) else value for name, value in values.items()}
+def redact(value):
+    """A copy of VALUE without secrets, at any depth: "***" for what is named key, token, secret or password, and for the login in a URL.
+
+    Names that only sound so stay as they are (`tokenizer-path`, `max-total-tokens`, `speculative-token-map`, `ssl-keyfile`).
+    """
+
+    def clean(value):
+        if isinstance(value, dict):
+            return {name: "***" if _SECRET.search(_HARMLESS.sub("", str(name))) else clean(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [clean(item) for item in value]
+        return _URL_LOGIN.sub("***", value) if isinstance(value, str) else value
+
+    return clean(value)
 
 
 def configuration(value):
     """A configuration fit for results, ledgers and screens."""
     return {
         **value,
-        "server": {**value["server"], "flags": mapping(value["server"]["flags"])},
-        "environment": mapping(value["environment"]),
+        "server": {**value["server"], "flags": redact(value["server"]["flags"])},
+        "environment": redact(value["environment"]),
     }
 
 
@@ -29,7 +41,8 @@ def reveal(value, original):
     """VALUE, a configuration that went through `configuration`, with what was hidden taken from ORIGINAL."""
 
     def fill(hidden, known):
-        return {name: known.get(name, item) if item == HIDDEN else item for name, item in hidden.items()}
+        shown = redact(known)
+        return {name: known[name] if name in known and shown[name] == item else item for name, item in hidden.items()}
 
     return {
         **value,

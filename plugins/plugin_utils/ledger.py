@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Iterator
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.module_utils.files import write_atomic
+from ansible_collections.ringmaster.gpu.plugins.module_utils.redaction import redact
 
 APPLICATION_ID = 0x524D4C47  # "RMLG", in the file's header: tells a ledger from any other SQLite file
 BUSY_TIMEOUT_S = 30
@@ -61,26 +61,6 @@ _ADVICE = {  # by SQLite's primary result code, https://www.sqlite.org/rescode.h
     "SQLITE_READONLY": ("cannot be written", _WRITABLE),
     "SQLITE_CANTOPEN": ("cannot be opened", _WRITABLE),
 }
-_HARMLESS = re.compile(r"tokeni[sz]|tokens|token[-_]?map|keyfile$", re.IGNORECASE)
-_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-
-
-def redact(configuration: dict) -> dict:
-    """A copy without secrets, at any depth: "***" for a value whose name says key, token, secret or password, and for the login in a URL.
-
-    Names that only sound so stay as they are (`tokenizer-path`, `max-total-tokens`, `speculative-token-map`, `ssl-keyfile`).
-    """
-
-    def clean(value):
-        if isinstance(value, dict):
-            return {name: "***" if _SECRET.search(_HARMLESS.sub("", str(name))) else clean(item) for name, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [clean(item) for item in value]
-        return _URL_LOGIN.sub("***", value) if isinstance(value, str) else value
-
-    return clean(configuration)
-
 
 class Ledger:
     """`path` is created (mode 0600, with its directories) or brought to the present schema when the object is made.

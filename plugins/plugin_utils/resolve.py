@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.redaction import redact
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name, flag_value
 
 from . import blocks, catalogue
@@ -87,48 +88,63 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
     """GIVEN: factor variables of this run. INVENTORY: those of the inventory. TARGET: what target_info found."""
     resolved = Resolved()
     known_good = target["configuration"]
-    nccl_given = {name: value for name, value in given.items() if name in catalogue.FACTOR_VARIABLES}
+    factors = [*_nccl_factors(given, target, nccl_version, resolved), *_flag_factors(given, resolved), *_environment_factors(given, resolved)]
+    for factor in factors:
+        if _is_in_force(factor, known_good):
+            resolved.in_force.append(factor.label)
+        else:
+            resolved.factors.append(factor)
+    resolved.drift += _drift(inventory, known_good, nccl_version)
+    return resolved
+
+
+def _nccl_factors(given: Mapping[str, Any], target: Mapping[str, Any], nccl_version: str | None, resolved: Resolved) -> Iterator[Factor]:
     checked = catalogue.check(
-        nccl_given,
+        {name: value for name, value in given.items() if name in catalogue.FACTOR_VARIABLES},
         nccl_version=nccl_version,
         sglang_version=target["engine"]["sglang"],
-        server=server_facts(known_good, target["link"]),
-        in_force=nccl_in_force(known_good),
+        server=server_facts(target["configuration"], target["link"]),
+        in_force=nccl_in_force(target["configuration"]),
     )
     resolved.errors += checked.errors
     resolved.warnings += checked.warnings
-    in_force = nccl_in_force(known_good)
-    for label, settings in checked.factors.items():
-        changes = {name: value for name, value in settings.items() if in_force.get(name) != value}
-        shown = given.get(label, next(iter(settings.values()), None) if label.startswith("NCCL_") else None)
-        permanent = {"nccl_extra": {label: shown}} if label.startswith("NCCL_") else {label: shown}
-        factor = Factor(f"{label}={shown}", nccl=settings, inventory=permanent, cannot_matter=checked.cannot_matter)
-        (resolved.factors.append(factor) if changes else resolved.in_force.append(factor.label))
-    for name, value in as_mapping("tune_flags", given.get("tune_flags")).items():
-        flag, value = flag_name(name), flag_value(value)
+    for name, settings in checked.factors.items():  # a variable, or a raw NCCL name out of nccl_extra
+        value = settings[name] if name.startswith("NCCL_") else given[name]
+        permanent = {"nccl_extra": {name: value}} if name.startswith("NCCL_") else {name: value}
+        yield Factor(f"{name}={value}", nccl=settings, inventory=permanent, cannot_matter=checked.cannot_matter)
+
+
+def _flag_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Factor]:
+    for name, raw in as_mapping("tune_flags", given.get("tune_flags")).items():
+        flag, value = flag_name(name), flag_value(raw)
         if flag == "nnodes" and str(value) != "1":
             resolved.errors.append(f"tune_flags: --nnodes {value}: groups of several nodes are not supported yet; measure one node.")
-            continue
-        if flag in ("host", "port"):
+        elif flag in ("host", "port"):
             resolved.errors.append(f"tune_flags: --{flag} is no factor: trials listen on 127.0.0.1 and tune_port.")
-            continue
-        label = f"--{flag}" if value is True else f"--{flag} {'(removed)' if value is None else value}"
-        factor = Factor(label, flags={flag: value}, inventory={"sglang_flags": {flag: value}})
-        (resolved.in_force if known_good["server"]["flags"].get(flag) == value else resolved.factors).append(
-            label if known_good["server"]["flags"].get(flag) == value else factor
-        )
-    for name, value in as_mapping("tune_environment", given.get("tune_environment")).items():
+        else:
+            shown = redact({flag: value})[flag]
+            label = f"--{flag}" if value is True else f"--{flag} {'(removed)' if value is None else shown}"
+            yield Factor(label, flags={flag: value}, inventory={"sglang_flags": {flag: shown}})
+
+
+def _environment_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Factor]:
+    for name, raw in as_mapping("tune_environment", given.get("tune_environment")).items():
         if name.startswith("NCCL_"):
             resolved.errors.append(f"tune_environment: {name} is an NCCL setting. Give it as nccl_extra, so that it is checked.")
-            continue
-        value = None if value is None else str(value)
-        label = f"{name}={'(removed)' if value is None else value}"
-        if known_good["environment"].get(name) == value:
-            resolved.in_force.append(label)
         else:
-            resolved.factors.append(Factor(label, environment={name: value}, inventory={"sglang_environment": {name: value}}))
-    resolved.drift += _drift(inventory, known_good, nccl_version)
-    return resolved
+            value = None if raw is None else str(raw)
+            shown = redact({name: value})[name]
+            label = f"{name}={'(removed)' if value is None else shown}"
+            yield Factor(label, environment={name: value}, inventory={"sglang_environment": {name: shown}})
+
+
+def _is_in_force(factor: Factor, known_good: Mapping[str, Any]) -> bool:
+    pairs = (
+        (factor.nccl, nccl_in_force(known_good)),
+        (factor.flags, known_good["server"]["flags"]),
+        (factor.environment, known_good["environment"]),
+    )
+    return all(there.get(name) == value for wanted, there in pairs for name, value in wanted.items())
 
 
 def _drift(inventory: Mapping[str, Any], known_good: Mapping[str, Any], nccl_version: str | None) -> list[str]:
