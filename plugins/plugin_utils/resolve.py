@@ -88,8 +88,8 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
     """GIVEN: factor variables of this run. INVENTORY: those of the inventory. TARGET: what target_info found."""
     resolved = Resolved()
     known_good = target["configuration"]
-    factors = [*_nccl_factors(given, target, nccl_version, resolved), *_flag_factors(given, resolved), *_environment_factors(given, resolved)]
-    for factor in factors:
+    of_server = (*_flag_factors(given, resolved), *_environment_factors(given, resolved))
+    for factor in (*_nccl_factors(given, target, nccl_version, resolved), *of_server):
         if _is_in_force(factor, known_good):
             resolved.in_force.append(factor.label)
         else:
