@@ -45,6 +45,7 @@ VARIABLES = {
     "tune_allow_downtime": True,
     "tune_lease_s": LEASE_S,
     "tune_starts": 2,
+    "tune_confidence": 0.8,  # a spike of load in one of the four starts must not hide an effect of 70 %
     "tune_workloads": [{"name": "decode-1", "concurrency": 1, "input_len": 16, "output_len": 64, "requests": 2, "warmup_requests": 1}],
 }
 
