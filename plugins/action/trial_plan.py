@@ -200,7 +200,8 @@ class ActionModule(ActionBase):
         }
         if judged is None or ended["outcome"] in ("failed", "interrupted") or problems:
             reason = "; ".join(filter(None, [ended.get("reason"), *problems])) or "the plan ended early"
-            return {**answer, "failed": True, "msg": f"{plan['host']}: {reason}"}
+            told = {name: answer[name] for name in ("changed", "row", "ansible_facts")}  # not all figures: people read this
+            return {**told, "failed": True, "msg": f"{plan['host']}: {reason}"}
         return answer
 
 

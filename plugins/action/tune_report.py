@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
         result.update(changed=False, rows=show(hosts, width))
         refused = [row for row in result["rows"] if row.get("verdict") in (self._task.args.get("fail_on") or [])]
         if refused:
-            result.update(failed=True, msg="; ".join(f"{row['host']}: {row['factor']} is {row['verdict']}" for row in refused))
+            result.update(failed=True, msg="; ".join(f"{row['host']}: {row['factor']} {row['verdict']}" for row in refused))
         return result
 
     def _results(self, hosts, width):

@@ -129,6 +129,11 @@ class State:
         files.write_json(self.path("known-good", f"{version:04d}.json"), {**record, "version": version, "created": now()})
         return version
 
+    def forget_versions_after(self, version):
+        for number in self.versions():
+            if number > version:
+                files.remove(self.path("known-good", f"{number:04d}.json"))
+
     def set_current(self, version):
         link, temporary = self.path("known-good", "current"), self.path("known-good", ".current")
         with contextlib.suppress(FileNotFoundError):

@@ -60,6 +60,7 @@ class Transaction:
             "unit": unit,
             "unit_was_active": bool(unit) and units.is_active(unit),
             "before": [],
+            "last_version": (state.versions() or [0])[-1],
         }
         transaction = cls(state, journal)
         state.write_journal(journal)
@@ -129,6 +130,7 @@ def recover(state):
     # What a killed supervisor and guardian left running: only servers of trials have a witness directory of ours.
     procfs.kill_marked(f"RINGMASTER_WITNESS={state.path('trials')}/")
     restore_files(journal["before"])
+    state.forget_versions_after(journal["last_version"])  # one that was written, but never put in force
     done = [f"restored {former['path']}" for former in journal["before"]]
     if journal["unit"] and units.available():
         units.release(journal["unit"])

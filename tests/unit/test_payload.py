@@ -67,7 +67,8 @@ def test_recover_under_every_python(tmp_path, version):
     changed = tmp_path / "sitecustomize.py"
     changed.write_bytes(b"former\n")
     changed.chmod(0o640)
-    state.write_journal({"plan": "p", "since": "now", "unit": None, "unit_was_active": False, "before": [files.snapshot(str(changed))]})
+    before = [files.snapshot(str(changed))]
+    state.write_journal({"plan": "p", "since": "now", "unit": None, "unit_was_active": False, "last_version": 0, "before": before})
     changed.write_bytes(b"candidate\n")
     evil = tmp_path / "evil"  # what broke every other Python of this host must not reach the one that repairs it
     evil.mkdir()
@@ -84,7 +85,7 @@ def test_recover_under_every_python(tmp_path, version):
 def test_recover_leaves_a_running_plan_alone(tmp_path):
     state = State(str(tmp_path / "state"))
     state.prepare()
-    journal = {"plan": "p", "since": "now", "unit": None, "unit_was_active": False, "before": [
+    journal = {"plan": "p", "since": "now", "unit": None, "unit_was_active": False, "last_version": 0, "before": [
         {"path": str(tmp_path / "a"), "content": base64.b64encode(b"x").decode(), "mode": 0o600, "uid": 0, "gid": 0, "mtime_ns": 0}]}
     with state.take_lock({"who": "ada", "plan": "p", "since": "now"}):
         state.write_journal(journal)

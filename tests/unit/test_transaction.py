@@ -139,6 +139,14 @@ def test_put_back_between_steps_keeps_the_journal(host):
     assert host.state.journal() is not None
 
 
+def test_a_version_that_was_never_in_force_is_forgotten(host):
+    changes = host.change_all()
+    host.state.write_version({"label": "cut off before it was kept", "files": [], "before": changes.journal["before"]})
+    transaction.recover(host.state)
+    assert host.state.versions() == [1, 2]
+    assert host.look() == host.former
+
+
 def test_recover_restores_and_can_be_repeated(host):
     host.change_all()
     done = transaction.recover(host.state)
