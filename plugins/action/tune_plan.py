@@ -22,6 +22,15 @@ TYPES = {
     float: ("margin_percent", "confidence", "lease_s", "stall_timeout_s", "drain_timeout_s"),
     boolean: ("isolate", "keep", "allow_downtime", "allow_gpu_users", "adopt"),
 }
+LIMITS = {  # what is outside would hang the controller, end a run at once or break a bind
+    "starts": (1, 1000),
+    "max_starts": (0, 1000),
+    "margin_percent": (0, 100),
+    "lease_s": (1, 7 * 86400),
+    "stall_timeout_s": (1, 7 * 86400),
+    "drain_timeout_s": (0, 86400),
+    "port": (0, 65535),
+}
 FACTS = {"ringmaster_trials"}  # what our own modules return as facts
 
 
@@ -34,8 +43,12 @@ def coerce(settings):
                 coerced[name] = kind(settings[name])
             except (TypeError, ValueError) as error:
                 raise RingmasterError(f"tune_{name} is {settings[name]!r}: {error}.", "See the README of role tune.") from error
-    if coerced["starts"] < 1:
-        raise RingmasterError(f"tune_starts is {coerced['starts']}.", "A verdict needs 2 starts an arm or more; the default is 3.")
+    for name, (low, high) in LIMITS.items():
+        if not low <= coerced[name] <= high:  # nor is NaN
+            remedy = "A verdict needs 2 starts an arm or more; the default is 3." if name == "starts" else "See the README of role tune."
+            raise RingmasterError(f"tune_{name} is {settings[name]}, not between {low} and {high}.", remedy)
+    if coerced["log_cap_bytes"] < 1 << 20:
+        raise RingmasterError(f"tune_log_cap_mib is {coerced['log_cap_bytes'] // (1 << 20)}.", "Give at least 1 (MiB); the default is 64.")
     if not 0.5 <= coerced["confidence"] < 1:
         raise RingmasterError(f"tune_confidence is {coerced['confidence']}.", "It is a probability, such as 0.95.")
     return coerced
@@ -181,7 +194,7 @@ class ActionModule(ActionBase):
                 "candidate": {"configuration": resolve.overlay(known_good, [factor]), "in_force": False},
             },
             "steps": resolve.steps(starts, max(starts, settings["max_starts"] or starts), secrets.randbelow(1 << 31)),
-            "workloads": [plans.workload(number, row) for number, row in enumerate(settings["workloads"])],
+            "workloads": plans.workloads(settings["workloads"]),
             "judge": {name: settings[name] for name in ("margin_percent", "confidence", "keep")} | {"starts": starts},
         }
 

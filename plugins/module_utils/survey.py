@@ -50,7 +50,9 @@ def survey(state, asked):
         if len(engine["flags"]) > 20 and name not in engine["flags"]:
             warnings.append(f"sglang_flags: SGLang {engine['sglang']} seems to know no --{name}.")
     port = asked.get("trial_port") or 0
-    if port and not sockets.is_free(port):
+    if not 0 <= port <= 65535:
+        problems.append(f"tune_port is {port}. Give a port from 1 to 65535, or leave tune_port at 0 for any free one.")
+    elif port and not sockets.is_free(port):
         problems.append(f"tune_port: port {port} is in use on this host. Free it, or leave tune_port at 0 for any free one.")
     site = nccl_site.probe(server["python"])
     if configuration["nccl"]["scope"] == "interpreter":
@@ -77,7 +79,7 @@ def survey(state, asked):
         "site": site,
         "gpus": present,
         "link": gpus.link() if present else None,
-        "changed_files": _changed_files(record),
+        "changed_files": _changed_files(record, state.journal()),
         "gpu_users": gpus.users() if present else [],
         "systemd": units.available(),
         "problems": problems,
@@ -85,9 +87,10 @@ def survey(state, asked):
     }
 
 
-def _changed_files(record):
-    """Files that somebody changed since the known-good version RECORD was written."""
-    return [former["path"] for former in record["files"] if not files.same(former)] if record else []
+def _changed_files(record, journal):
+    """Files that somebody changed since the known-good version RECORD was written. What the JOURNAL will put back is a plan's doing."""
+    ours = {former["path"] for former in (journal or {}).get("before", [])}
+    return [former["path"] for former in record["files"] if former["path"] not in ours and not files.same(former)] if record else []
 
 
 def found(state, asked):

@@ -9,7 +9,7 @@ import getpass
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,17 @@ def workload(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise RingmasterError(f"tune_workloads: entry {number + 1} lacks {', '.join(missing)}.", f"It needs {', '.join(WORKLOAD_KEYS)}.")
     try:
-        return {**row, **{key: kind(row[key]) for key, kind in WORKLOAD_KEYS.items()}}
+        typed = {key: kind(row[key]) for key, kind in WORKLOAD_KEYS.items()}
     except (TypeError, ValueError) as error:
         raise RingmasterError(f"tune_workloads: entry {number + 1}: {error}.", "Lengths, concurrency and requests are integers.") from error
+    small = [f"{key} {value}" for key, value in typed.items() if key != "name" and value < 1]
+    if small:
+        raise RingmasterError(f"tune_workloads: entry {number + 1} has {', '.join(small)}.", "Each of these has to be at least 1.")
+    return {**row, **typed}
+
+
+def workloads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every entry of tune_workloads made right. Raises RingmasterError, for an empty list too: without figures there is no verdict."""
+    if not rows:
+        raise RingmasterError("tune_workloads is empty: nothing would be measured.", "Give at least one entry, or leave it out.")
+    return [workload(number, row) for number, row in enumerate(rows)]

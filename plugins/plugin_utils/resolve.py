@@ -76,7 +76,10 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, str):
-        words = [word.partition("=") for word in shlex.split(value)]
+        try:
+            words = [word.partition("=") for word in shlex.split(value)]
+        except ValueError as error:
+            raise RingmasterError(f"{name} is {value!r}, which cannot be read as text: {error}.", "Quote it as a shell would.") from error
         return {key.lstrip("-"): (text if sign else True) for key, sign, text in words}
     raise RingmasterError(
         f"{name} is {value!r}, a {type(value).__name__}; it has to be a mapping.",
