@@ -65,8 +65,9 @@ def _locked(target):
     if not holder:
         return []
     return [
-        f"{holder['who']} runs plan {holder['plan']} on this host since {holder['since']}. "
-        "Wait for it, look with `ansible-playbook status.yml`, or end it with `ansible-playbook abort.yml`."
+        f"{holder['who']} runs plan {holder['plan']} on this host since {holder['since']}; if that controller is gone, the host "
+        f"ends it by itself in {target['status']['lease_left_s'] or 0:.0f} s and some for the restore. "
+        "Wait for it, look with `ansible-playbook ringmaster.gpu.status`, or end it with `ansible-playbook ringmaster.gpu.abort`."
     ]
 
 
@@ -156,7 +157,7 @@ class ActionModule(ActionBase):
         if target["changed_files"] and not settings["adopt"]:
             errors.append(
                 f"Changed since known-good version {target['status']['known_good']['version']} by something else: "
-                f"{', '.join(target['changed_files'])}. Go back with `ansible-playbook rollback.yml`, or take what is there as "
+                f"{', '.join(target['changed_files'])}. Go back with `ansible-playbook ringmaster.gpu.rollback`, or take what is there as "
                 "known-good with -e tune_adopt=true."
             )
         return errors
@@ -168,12 +169,11 @@ class ActionModule(ActionBase):
         older = [number for number in versions if current is not None and number < current]
         if version == "previous":
             version = older[-1] if older else None
-        errors = _locked(target)
-        if version is None or int(version) not in versions:
+        if _locked(target):
+            raise RingmasterError(f"{host}: {_locked(target)[0]}")
+        if version is None or str(version) not in map(str, versions):
             known = f"it has {', '.join(map(str, versions))}" if versions else "nothing was ever kept here"
-            errors.append(f"rollback_version: there is no known-good version {version or 'before this one'}; {known}. See status.yml.")
-        if errors:
-            raise RingmasterError(f"{host}: " + " ".join(errors))
+            raise RingmasterError(f"{host}: rollback_version: there is no known-good version {version or 'before this one'}; {known}.")
         return {
             **self._frame(host, target, settings),
             "factor": f"known-good version {version}",

@@ -26,6 +26,7 @@ class ActionModule(ActionBase):
         result.update(changed=False, rows=show(hosts, width))
         refused = [row for row in result["rows"] if row.get("verdict") in (self._task.args.get("fail_on") or [])]
         if refused:
+            result.pop("rows")  # they stand in the table
             result.update(failed=True, msg="; ".join(f"{row['host']}: {row['factor']} {row['verdict']}" for row in refused))
         return result
 
@@ -57,7 +58,7 @@ class ActionModule(ActionBase):
                     }
                 )  # fmt: skip
             elif status["unfinished"]:
-                self._display.display(f"{name}: a plan was cut off; the next run, or `ansible-playbook abort.yml`, puts known-good back.")
+                self._display.display(f"{name}: a plan was cut off; the next run, or `ansible-playbook ringmaster.gpu.abort`, puts known-good back.")
         self._display.display("\n" + tables.status_table(running, width=width))
         for host in hosts:
             status = (host.get("__tune_status") or {}).get("status") or {}

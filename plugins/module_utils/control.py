@@ -113,7 +113,7 @@ def poll(state, plan, *, after, wait_s):
     `trials` holds the results that the events name; `alive`: the supervisor still runs; `restored`: nothing is left to put back.
     """
     if not os.path.isdir(state.plan_path(plan)):
-        raise RingmasterError(f"{state.directory} has no plan {plan}.", "Look with `ansible-playbook status.yml`.")
+        raise RingmasterError(f"{state.directory} has no plan {plan}.", "Look with `ansible-playbook ringmaster.gpu.status`.")
     deadline = time.monotonic() + wait_s
     while True:
         state.touch_lease(plan)

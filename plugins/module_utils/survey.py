@@ -114,6 +114,8 @@ def found(state, asked):
         server = {"python": asked["server"]["python"], "module": server_command.MODULE, "flags": flags, "listen": listen}
         server.update(user=asked["server"].get("user") or None, directory=None)
         environment, source = dict(asked["server"]["environment"]), "the inventory"
+    if not os.path.exists(server["python"]):
+        raise RingmasterError(f"sglang_python: {server['python']} (of {source}) does not exist on this host.")
     scope = asked.get("scope") or "service"
     site = transaction.site_directory(state)
     python_path = ":".join(part for part in (site if scope == "service" else "", environment.get("PYTHONPATH", "")) if part)

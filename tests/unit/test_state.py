@@ -49,7 +49,7 @@ def test_the_lock_names_its_holder_and_since_when(state, holder):
     assert state.lock_holder() == HOLDER
     with pytest.raises(RingmasterError) as caught:
         state.take_lock({"who": "bob", "plan": "P2", "since": "now"})
-    for part in ("ada@desk (pid 7)", "P1", "2026-01-02T03:04:05Z", "status.yml", "abort.yml", state.directory):
+    for part in ("ada@desk (pid 7)", "P1", "2026-01-02T03:04:05Z", "ringmaster.gpu.status", "ringmaster.gpu.abort", state.directory):
         assert part in str(caught.value)
     assert state.lock_holder() == HOLDER  # the attempt changed nothing
 

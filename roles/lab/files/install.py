@@ -43,8 +43,11 @@ def reset_state(state_dir: pathlib.Path, check: bool) -> list:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                holder = lock.read_text(errors="replace").strip() or "unknown"
-                raise LabError(f"lab_reset: {lock} is held ({holder}). Wait for that run, or end it with abort.yml.") from None
+                try:
+                    held = "by {who} since {since}".format(**json.loads(lock.read_text()))
+                except (ValueError, KeyError):
+                    held = "by another run"
+                raise LabError(f"lab_reset: {state_dir} is in use {held}. Wait for that run, or end it with abort.yml.") from None
     if not check:
         shutil.rmtree(state_dir)
     return [f"{state_dir} removed"]
