@@ -62,7 +62,11 @@ class ActionModule(ActionBase):
             judged = {"verdict": "rolled back", "keep": True, "reason": "", "simulated": False, "workloads": []}
             self._decide({"command": "commit", "version": plan["rollback_to"]})
         else:
-            judged = self._judge()
+            try:
+                judged = self._judge()
+            except RingmasterError as error:  # the baseline did not start, for one: the host is not to wait for the lease to hear of it
+                self._decide({"command": "release"})
+                return self._report(None, {**self._follow(until="ended"), "reason": str(error)}, ledger)
             self._decide(self._commitment(judged) if judged["keep"] and plan["judge"]["keep"] else {"command": "release"})
         return self._report(judged, self._follow(until="ended"), ledger)
 
