@@ -12,7 +12,7 @@ from datetime import datetime
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils import verdict
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, verdict
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.ledger import Ledger
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator, duration
 
@@ -31,9 +31,10 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         self._vars = task_vars
         if self._task.args.get("command", "run") != "run":
-            return {**result, **self._execute_module(module_name=MODULE, task_vars=task_vars)}
+            return {**result, **self._single()}
         plan = self._task.args["plan"]
         if self._task.check_mode:
+            self._display.display(f"{plan['host']}: would measure {_intention(plan, None)}; nothing is started in check mode")
             return {**result, "changed": True, "plan": plan, "msg": f"Would run {len(plan['steps'])} starts for {plan['factor']}."}
         try:
             ledger = Ledger(self._task.args["ledger"]) if self._task.args.get("ledger") else None
@@ -41,13 +42,26 @@ class ActionModule(ActionBase):
         except RingmasterError as error:
             return {**result, "failed": True, "msg": f"{plan['host']}: {error}"}
 
+    def _single(self):
+        """One command of the module as it is."""
+        arguments = {"who": plans.who(), **self._task.args}
+        answer = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=self._vars)
+        if arguments["command"] == "abort" and not answer.get("failed") and not self._task.check_mode:
+            holder = answer.get("holder")
+            what = f"plan {holder['plan']} of {holder['who']} is ended" if holder else "no plan was running"
+            self._display.display(f"{self._vars['inventory_hostname']}: {what}; {'; '.join(answer['restored']) or 'nothing to put back'}")
+        return answer
+
     # --- the plan -------------------------------------------------------------------------------------------------
 
     def _conduct(self, plan, ledger):
         self._plan = plan
-        self._narrator = Narrator(plan["host"], len(plan["steps"]))
+        self._narrator = Narrator(plan["host"], len(plan["steps"]), simulated=plan["simulated"])
         self._seen, self._trials, self._last = 0, [], {}
         self._say(_intention(plan, ledger))
+        if plan["steps"]:
+            lease = duration(plan["settings"]["lease_s"])
+            self._say(f"cut off (Ctrl-C, lost network), it goes back by itself after {lease}; at once with ringmaster.gpu.abort")
         begun = self._call(command="begin", plan=plan)
         for line in begun.get("recovered", []):
             self._say(f"after an earlier plan that was cut off: {line}")
@@ -72,7 +86,7 @@ class ActionModule(ActionBase):
 
     def _commitment(self, judged):
         plan = self._plan
-        self._say(f"{plan['factor']} is better: keeping it")
+        self._say(f"{plan['factor']} is better: keeping it{'  [SIMULATED]' if judged['simulated'] else ''}")
         return {
             "command": "commit",
             "configuration": plan["arms"]["candidate"]["configuration"],
@@ -127,7 +141,9 @@ class ActionModule(ActionBase):
 
     def _gone(self, news):
         """The supervisor is not there any more and said nothing."""
-        state = "The host is back in known-good." if news["restored"] else "Known-good is NOT back yet: run the play again, or abort.yml."
+        state = "The host is back in known-good."
+        if not news["restored"]:
+            state = "Known-good is NOT back yet: run the play again, or ringmaster.gpu.abort."
         raise RingmasterError(f"The supervisor of plan {self._plan['plan']} was ended from outside. {state}")
 
     def _decide(self, decision):
@@ -179,7 +195,7 @@ class ActionModule(ActionBase):
             "done": _done(plan, ended, kept),
             "log": (failed_trials or self._trials or [{"log": None}])[-1]["log"],
             "simulated": simulated,
-            "next": "ansible-playbook rollback.yml" if kept and "rollback_to" not in plan else None,
+            "next": "ansible-playbook ringmaster.gpu.rollback" if kept and "rollback_to" not in plan else None,
         }
         problems = [ended[name] for name in ("restore_error",) if ended.get(name)]
         service = ended.get("service")
@@ -204,7 +220,7 @@ class ActionModule(ActionBase):
         }
         if judged is None or ended["outcome"] in ("failed", "interrupted") or problems:
             reason = "; ".join(filter(None, [ended.get("reason"), *problems])) or "the plan ended early"
-            told = {name: answer[name] for name in ("changed", "row", "ansible_facts")}  # not all figures: people read this
+            told = {name: answer[name] for name in ("changed", "row")}  # not all figures: people read this
             return {**told, "failed": True, "msg": f"{plan['host']}: {reason}"}
         return answer
 

@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
                     }
                 )  # fmt: skip
             elif status["unfinished"]:
-                self._display.display(f"{name}: a plan was cut off; the next run, or `ansible-playbook ringmaster.gpu.abort`, puts known-good back.")
+                self._display.display(f"{name}: a plan was cut off; the next run, or ringmaster.gpu.abort, puts known-good back.")
         self._display.display("\n" + tables.status_table(running, width=width))
         for host in hosts:
             status = (host.get("__tune_status") or {}).get("status") or {}

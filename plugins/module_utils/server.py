@@ -69,12 +69,7 @@ class Server:
         exit_code = self.popen.poll()
         if exit_code is not None:
             raise Died("launcher", exit_code)
-        known = {process.pid for _role, process in self.members.values()}
-        for process in sorted(tree, key=lambda process: process.start):
-            if process.pid not in known:
-                found = role_of(process.pid)
-                if found:  # a forked child shows its parent's title, too: the elder is the member
-                    self.members.setdefault(found[1], (found[0], process))
+        self._note_members(tree)
         alive = {(process.pid, process.start) for process in tree}
         for title, (_role, process) in self.members.items():
             if (process.pid, process.start) not in alive:
@@ -82,11 +77,20 @@ class Server:
         procfs.reap_orphans(self.popen.pid, table)
         return tree
 
+    def _note_members(self, processes):
+        known = {process.pid for _role, process in self.members.values()}
+        for process in sorted(processes, key=lambda process: process.start):
+            if process.pid not in known:
+                found = role_of(process.pid)
+                if found:  # a forked child shows its parent's title, too: the elder is the member
+                    self.members.setdefault(found[1], (found[0], process))
+
     def check(self):
-        """A cheap `look`: only the members known so far. Raises Died."""
+        """A cheap `look`: the launcher, its children, and the members known so far. Raises Died."""
         exit_code = self.popen.poll()
         if exit_code is not None:
             raise Died("launcher", exit_code)
+        self._note_members(filter(None, map(procfs.read, procfs.children(self.popen.pid))))
         for title, (_role, process) in self.members.items():
             if not procfs.is_alive(process):
                 raise Died(title)

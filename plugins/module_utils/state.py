@@ -86,7 +86,7 @@ class State:
         holder = self.lock_holder() or {"who": "another run", "plan": "unknown", "since": "just now"}
         return RingmasterError(
             f"{self.directory} is locked: {holder['who']} runs plan {holder['plan']} here since {holder['since']}.",
-            "Wait for it, look at it with `ansible-playbook ringmaster.gpu.status`, or end it with `ansible-playbook ringmaster.gpu.abort`.",
+            "Wait for it, look with `ansible-playbook ringmaster.gpu.status`, or end it with `ansible-playbook ringmaster.gpu.abort`.",
         )
 
     # --- journal ----------------------------------------------------------------------------------------------

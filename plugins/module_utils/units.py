@@ -150,7 +150,7 @@ def quote(word):
 
 def drop_in(arguments, environment, unset):
     """Text of the drop-in: ARGUMENTS the server's command, ENVIRONMENT {name: value}, UNSET names to take away."""
-    lines = ["# Written by Ringmaster with the known-good configuration; `ansible-playbook ringmaster.gpu.rollback` goes back.", "[Service]"]
+    lines = ["# Written by Ringmaster: the known-good configuration. `ansible-playbook ringmaster.gpu.rollback` goes back.", "[Service]"]
     lines += [f"Environment={quote(f'{name}={value}')}" for name, value in sorted(environment.items())]
     lines += [f"UnsetEnvironment={name}" for name in sorted(unset)]
     lines += ["ExecStart=", "ExecStart=" + " ".join(quote(word.replace("$", "$$")) for word in arguments)]

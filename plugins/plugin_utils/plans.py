@@ -20,13 +20,18 @@ SETTINGS_S = ("lease_s", "stall_timeout_s", "drain_timeout_s")
 SETTINGS = ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")
 
 
+def who() -> str:
+    """Who asks, for messages on a host."""
+    return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})"
+
+
 def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) -> dict[str, Any]:
     """A plan without arms and steps: its name, who asks, and how the host protects itself (SETTINGS_S and SETTINGS; seconds as numbers)."""
     now = datetime.now(UTC)
     return {
         "plan": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         "host": host,
-        "who": f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})",
+        "who": who(),
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "cannot_matter": "",
         "inventory_lines": [],

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+FIGURES = frozenset(("ready", "workload", "died"))  # events whose line rests on what a server did
+PHASES = {"commit": "putting it in force", "production start": "starting the production server"}
 QUIET_S = 2.0  # at least this long between two lines of the same phase
 
 
 class Narrator:
     """Turns events into lines. `step_count` is the number of launches planned."""
 
-    def __init__(self, host: str, step_count: int) -> None:
+    def __init__(self, host: str, step_count: int, *, simulated: bool = False) -> None:
         self.prefix = f"{host}: "
+        self.suffix = "  [SIMULATED]" if simulated else ""
         self.step_count = step_count
         self._quiet_until = 0.0
         self._begun: tuple[str, float, float] = ("", 0.0, 0.0)  # phase that is counted, when it began, fraction done then
@@ -24,7 +27,7 @@ class Narrator:
         """What to print for EVENT: none or one line, without a line break."""
         text = getattr(self, f"on_{event['kind']}", lambda _event: None)(event)
         if text:
-            yield self.prefix + text
+            yield self.prefix + text + (self.suffix if event["kind"] in FIGURES else "")
 
     def on_step(self, event: Mapping[str, Any]) -> str:
         self._quiet_until = event["t"] + QUIET_S
@@ -34,7 +37,7 @@ class Narrator:
     def on_phase(self, event: Mapping[str, Any]) -> str | None:
         if event["phase"] in ("ready_line", "stop"):  # words in a log, and what the next line says anyway
             return None
-        return self._in_passing(event, f"  {event['phase'].replace('_', ' ')}")
+        return self._in_passing(event, f"  {PHASES.get(event['phase'], event['phase'].replace('_', ' '))}")
 
     def on_progress(self, event: Mapping[str, Any]) -> str | None:
         done, total = event.get("done"), event.get("total")
@@ -71,8 +74,7 @@ class Narrator:
         ]
         if result["outcome"] != "ready":
             rows = [f"{result['outcome']}: {(result.get('cause') or {}).get('summary', 'no cause found')}; log {result['log']}"]
-        simulated = "  [SIMULATED]" if (result.get("engine") or {}).get("simulated") else ""
-        return f"{self.prefix}  {', '.join(rows) or result['outcome']}{simulated}"
+        return f"{self.prefix}  {', '.join(rows) or result['outcome']}{self.suffix}"
 
     def _in_passing(self, event: Mapping[str, Any], text: str) -> str | None:
         """TEXT, unless something was said less than QUIET_S ago: nobody reads a line every tenth of a second."""
