@@ -155,10 +155,11 @@ class ActionModule(ActionBase):
             users = ", ".join(f"{user['name']} (pid {user['pid']})" for user in target["gpu_users"])
             errors.append(f"The GPUs are in use by {users}. Stop that, or say -e tune_allow_gpu_users=true.")
         if target["changed_files"] and not settings["adopt"]:
+            version = target["status"]["known_good"]["version"]
             errors.append(
-                f"Changed since known-good version {target['status']['known_good']['version']} by something else: "
-                f"{', '.join(target['changed_files'])}. Go back with `ansible-playbook ringmaster.gpu.rollback`, or take what is there as "
-                "known-good with -e tune_adopt=true."
+                f"Changed since known-good version {version} by something else: {', '.join(target['changed_files'])}. Put that version "
+                f"back with `ansible-playbook ringmaster.gpu.rollback -e rollback_version={version}`, or take what is there as known-good "
+                "with -e tune_adopt=true."
             )
         return errors
 

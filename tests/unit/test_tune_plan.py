@@ -61,3 +61,13 @@ def test_what_a_cut_off_plan_wrote_was_not_changed_by_something_else(tmp_path):
     other.write_text("edited by hand")
     assert survey._changed_files(record, None) == [str(site), str(other)]
     assert survey._changed_files(record, journal) == [str(other)]
+
+
+def test_the_way_back_from_a_foreign_change_is_the_version_in_force():
+    """`previous`, which is what a bare rollback means, would be one too far, and at version 1 there is none."""
+    target = {
+        "status": {"holder": None, "known_good": {"version": 1}}, "unit": {"active": False}, "gpu_users": [], "changed_files": ["/f"],
+    }  # fmt: skip
+    (said,) = tune_plan.ActionModule._refusals(target, SETTINGS)
+    assert "/f" in said
+    assert "rollback -e rollback_version=1`" in said
