@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from ansible_collections.ringmaster.gpu.plugins.action.trial_plan import ActionModule as TrialPlan
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -25,6 +26,7 @@ class ActionModule(TrialPlan):
     def run(self, tmp=None, task_vars=None):
         result = super(TrialPlan, self).run(tmp, task_vars)
         self._vars = task_vars
+        self._parent = os.getppid()
         args = {**DEFAULTS, **json.loads(json.dumps(self._task.args))}
         host = task_vars["inventory_hostname"]
         missing = [name for name in ("python", "model_path") if not args.get(name)]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from datetime import datetime
@@ -30,6 +31,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         self._vars = task_vars
+        self._parent = os.getppid()
         if self._task.args.get("command", "run") != "run":
             return {**result, **self._single()}
         plan = self._task.args["plan"]
@@ -151,6 +153,8 @@ class ActionModule(ActionBase):
 
     def _call(self, **arguments):
         """One command of the module on the host, through lost connections as long as the lease and the restore may take."""
+        if os.getppid() != self._parent:  # killed alone, ansible-playbook leaves its workers behind: nobody would read what comes
+            raise RingmasterError("ansible-playbook is gone; the host goes back to known-good by itself.")
         deadline = time.monotonic() + self._plan["settings"]["lease_s"] + 20
         arguments["state_dir"] = self._task.args["state_dir"]
         while True:
@@ -258,8 +262,8 @@ def _done(plan, ended, kept):
 
 def _why(answer):
     """The message of a failed module, or what it printed when it did not get as far as one."""
-    said = answer.get("msg") or ""
-    for name in ("module_stderr", "module_stdout", "exception"):
+    said = answer.get("msg") or getattr(getattr(answer.get("exception"), "event", None), "msg", "")
+    for name in ("module_stderr", "module_stdout"):
         if not said or said.startswith("MODULE FAILURE"):
             said = str(answer.get(name) or "").strip()[-600:] or said
     return said or "the module failed without a message"

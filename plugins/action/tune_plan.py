@@ -110,7 +110,8 @@ class ActionModule(ActionBase):
                 "Give one, or -e tune_isolate=true to measure them one after the other, each in a trial of its own."
             )
         if not errors and not factors and not resolved.in_force:
-            errors.append("No factor is given: nothing to measure. Give one, for example -e nccl_channels=2.")
+            empty = "".join(f" {name} is given, but empty." for name in given)
+            errors.append(f"No factor is given: nothing to measure.{empty} Give one, for example -e nccl_channels=2.")
         if errors:
             raise RingmasterError(f"{host}: " + " ".join(errors))
         answer = {

@@ -71,7 +71,7 @@ def _ringmaster_witness(file, applied, kept, replaced):
         path = os.path.join(directory, "%d.json" % os.getpid())
         temporary = path + ".new"
         try:
-            with open(temporary, "w", encoding="ascii") as witness:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as witness:  # argv may hold a key
                 json.dump(seen, witness)
             os.replace(temporary, path)
         except Exception:

@@ -29,6 +29,10 @@ LOOK_S = 0.5  # lock_holder holds the lock itself for an instant: that is no rea
 MODES = {"": 0o755, "trials": 0o711}
 
 
+JOURNAL_KEYS = frozenset(("plan", "unit", "unit_was_active", "before", "last_version"))
+VERSION_KEYS = frozenset(("version", "configuration", "files", "by", "label", "created"))
+
+
 class State:
     """Paths and records below one state directory. Nothing is created until something is written."""
 
@@ -93,7 +97,12 @@ class State:
 
     def journal(self):
         """What has to be put back, or None: then the target is as its known-good says."""
-        return files.read_json(self.path("journal.json"))
+        return self._record(
+            self.path("journal.json"),
+            JOURNAL_KEYS,
+            "Keep a copy: it says what the last plan changed. Then move it away and put known-good back with "
+            "`ansible-playbook ringmaster.gpu.rollback -e rollback_version=N` (ringmaster.gpu.status lists the versions).",
+        )
 
     def write_journal(self, journal):
         files.write_json(self.path("journal.json"), journal)
@@ -118,9 +127,24 @@ class State:
                 return None
         else:
             name = f"{version:04d}.json"
-        record = files.read_json(self.path("known-good", name))
+        path = self.path("known-good", name)
+        remedy = f"Move {self.path('known-good')} away: the next run takes what is in force on the host as version 1."
+        record = self._record(path, VERSION_KEYS, remedy)
+        if record is None and version is None:
+            raise RingmasterError(f"{path}, the known-good version in force, is gone.", remedy)
         if record is None:
             raise RingmasterError(f"{self.directory} has no known-good version {version}.", f"There are: {self.versions()}.")
+        return record
+
+    @staticmethod
+    def _record(path, keys, remedy):
+        """The JSON in PATH, None without one. Raises RingmasterError with REMEDY when it is not what Ringmaster wrote."""
+        try:
+            record = files.read_json(path)
+        except RingmasterError as error:
+            raise RingmasterError(error.what, remedy) from error
+        if record is not None and not (isinstance(record, dict) and keys <= set(record)):
+            raise RingmasterError(f"{path} is not what Ringmaster wrote there.", remedy)
         return record
 
     def write_version(self, record):

@@ -84,7 +84,7 @@ class Trial:
     def _server(self):
         part = self.configuration["server"]
         user = part.get("user")
-        os.mkdir(self.witness_directory)
+        os.mkdir(self.witness_directory, 0o700)
         if user and os.geteuid() == 0:
             account = pwd.getpwnam(user)
             os.chown(self.witness_directory, account.pw_uid, account.pw_gid)

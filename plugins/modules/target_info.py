@@ -87,7 +87,7 @@ target:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import survey
+from ..module_utils import files, survey
 from ..module_utils.errors import RingmasterError
 from ..module_utils.state import State
 
@@ -116,6 +116,8 @@ def main():
         target = survey.survey(State(module.params["state_dir"]), module.params)
     except RingmasterError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:  # a file where a directory should be, and the like
+        module.fail_json(msg=str(files.explain(error.filename or module.params["state_dir"], "use", error)))
     module.exit_json(changed=False, target=target)
 
 

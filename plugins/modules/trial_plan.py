@@ -145,7 +145,7 @@ def main():
         module.exit_json(**do(State(module.params["state_dir"]), module.params))
     except RingmasterError as error:
         module.fail_json(msg=str(error))
-    except OSError as error:
+    except OSError as error:  # a file where a directory should be, and the like
         module.fail_json(msg=str(files.explain(error.filename or module.params["state_dir"], "use", error)))
 
 

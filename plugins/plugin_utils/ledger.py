@@ -62,6 +62,7 @@ _ADVICE = {  # by SQLite's primary result code, https://www.sqlite.org/rescode.h
     "SQLITE_CANTOPEN": ("cannot be opened", _WRITABLE),
 }
 
+
 class Ledger:
     """`path` is created (mode 0600, with its directories) or brought to the present schema when the object is made.
 

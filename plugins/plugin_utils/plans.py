@@ -46,6 +46,11 @@ def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) ->
 
 def workload(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """Entry NUMBER (from 0) of a list of workloads with its types made right. Raises RingmasterError naming entry and key."""
+    if not isinstance(row, Mapping):
+        raise RingmasterError(f"tune_workloads: entry {number + 1} is {row!r}.", f"It has to be a mapping of {', '.join(WORKLOAD_KEYS)}.")
+    unknown = sorted(set(row) - set(WORKLOAD_KEYS) - {"warmup_requests", "timeout_s"})
+    if unknown:
+        raise RingmasterError(f"tune_workloads: entry {number + 1} has unknown keys: {', '.join(map(str, unknown))}.")
     missing = [key for key in WORKLOAD_KEYS if key not in row]
     if missing:
         raise RingmasterError(f"tune_workloads: entry {number + 1} lacks {', '.join(missing)}.", f"It needs {', '.join(WORKLOAD_KEYS)}.")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,16 @@ from . import blocks, catalogue
 
 # Besides the NCCL variables of the catalogue. Not sglang_flags itself: as an extra variable it would replace the inventory's whole.
 SERVER_FACTORS = ("tune_flags", "tune_environment")
+FLAG_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NO_FACTORS = {
+    "host": "trials listen on 127.0.0.1",
+    "port": "trials listen on tune_port",
+    "model-path": "another model is another question; set sglang_model_path and start from there",
+    "help": "it starts no server",
+    "version": "it starts no server",
+}
+OURS = ("PYTHONPATH", "SPT_NOENV")
 FACTOR_VARIABLES = (*catalogue.FACTOR_VARIABLES, *SERVER_FACTORS)
 
 
@@ -75,12 +86,17 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
         return {}
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, str) and value.lstrip().startswith("{"):  # -e name='{"a": 1}' arrives as text
+        loaded = yaml.safe_load(value)
+        if isinstance(loaded, dict):
+            return loaded
     if isinstance(value, str):
         try:
             words = [word.partition("=") for word in shlex.split(value)]
         except ValueError as error:
             raise RingmasterError(f"{name} is {value!r}, which cannot be read as text: {error}.", "Quote it as a shell would.") from error
-        return {key.lstrip("-"): (text if sign else True) for key, sign, text in words}
+        switches = {"true": True, "false": False}
+        return {key.lstrip("-"): (switches.get(text.lower(), text) if sign else True) for key, sign, text in words}
     raise RingmasterError(
         f"{name} is {value!r}, a {type(value).__name__}; it has to be a mapping.",
         f"Write -e '{{\"{name}\": {{\"name\": \"value\"}}}}' or -e {name}=name=value.",
@@ -120,10 +136,13 @@ def _nccl_factors(given: Mapping[str, Any], target: Mapping[str, Any], nccl_vers
 def _flag_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Factor]:
     for name, raw in as_mapping("tune_flags", given.get("tune_flags")).items():
         flag, value = flag_name(name), flag_value(raw)
-        if flag == "nnodes" and str(value) != "1":
+        problem = _misfit(flag, value, FLAG_NAME)
+        if problem:
+            resolved.errors.append(f"tune_flags: {problem}")
+        elif flag == "nnodes" and str(value) != "1":
             resolved.errors.append(f"tune_flags: --nnodes {value}: groups of several nodes are not supported yet; measure one node.")
-        elif flag in ("host", "port"):
-            resolved.errors.append(f"tune_flags: --{flag} is no factor: trials listen on 127.0.0.1 and tune_port.")
+        elif flag in NO_FACTORS:
+            resolved.errors.append(f"tune_flags: --{flag} is no factor: {NO_FACTORS[flag]}.")
         else:
             shown = redact({flag: value})[flag]
             label = f"--{flag}" if value is True else f"--{flag} {'(removed)' if value is None else shown}"
@@ -132,13 +151,27 @@ def _flag_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Fact
 
 def _environment_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Factor]:
     for name, raw in as_mapping("tune_environment", given.get("tune_environment")).items():
-        if name.startswith("NCCL_"):
+        problem = _misfit(name, raw, VARIABLE_NAME)
+        if problem:
+            resolved.errors.append(f"tune_environment: {problem}")
+        elif name in OURS or name.startswith("RINGMASTER_"):
+            resolved.errors.append(f"tune_environment: {name} is Ringmaster's own: its proof and its clean-up rest on it.")
+        elif name.startswith("NCCL_"):
             resolved.errors.append(f"tune_environment: {name} is an NCCL setting. Give it as nccl_extra, so that it is checked.")
         else:
             value = None if raw is None else str(raw)
             shown = redact({name: value})[name]
             label = f"{name}={'(removed)' if value is None else shown}"
             yield Factor(label, environment={name: value}, inventory={"sglang_environment": {name: shown}})
+
+
+def _misfit(name: str, value: Any, pattern: re.Pattern[str]) -> str | None:
+    """Why NAME and VALUE cannot go onto a command line or into an environment."""
+    if not pattern.fullmatch(name):
+        return f"{name!r} is no name of one."
+    if isinstance(value, Mapping) or any(ord(character) < 32 for character in str(value)):
+        return f"the value of {name} is {value!r}; it has to be plain text on one line."
+    return None
 
 
 def _is_in_force(factor: Factor, known_good: Mapping[str, Any]) -> bool:

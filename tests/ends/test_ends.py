@@ -142,7 +142,6 @@ def whole_run(host, before):
 # --- other ends ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.environ.get("RINGMASTER_ENDS") != "all", reason="takes a whole run: only with RINGMASTER_ENDS=all")
 def test_a_cut_shorter_than_the_lease_is_survived(host, before):
     run = host.start("tune.yml", **FACTOR)
     host.wait_for_event(POINTS["measuring"], run)

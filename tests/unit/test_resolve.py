@@ -140,3 +140,37 @@ def test_more_blocks_are_asked_for_once_each():
     steps = resolve.steps(3, 5, seed=1)
     assert [step["block"] for step in steps if step.get("ask")] == [4, 5]
     assert sum(1 for step in steps if step["block"] is None) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tune_flags": {"a b": "1"}}, "'a b' is no name"),
+        ({"tune_flags": "=a"}, "'' is no name"),
+        ({"tune_flags": {"dtype": {"b": 1}}}, "plain text on one line"),
+        ({"tune_flags": {"dtype": "a\nb"}}, "plain text on one line"),
+        ({"tune_flags": {"model_path": "/other"}}, "another question"),
+        ({"tune_flags": "help"}, "starts no server"),
+        ({"tune_environment": {"": "1"}}, "'' is no name"),
+        ({"tune_environment": {"A": "a\0b"}}, "plain text on one line"),
+        ({"tune_environment": {"RINGMASTER_WITNESS": "/x"}}, "Ringmaster's own"),
+        ({"tune_environment": {"PYTHONPATH": "/x"}}, "Ringmaster's own"),
+    ],
+)
+def test_what_cannot_be_a_flag_or_a_variable_is_refused_before_anything_starts(given, said):
+    found = resolved(given)
+    assert found.factors == []
+    assert said in " ".join(found.errors)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ('{"disable-radix-cache": true}', {"disable-radix-cache": True}),
+        ("disable-radix-cache=true", {"disable-radix-cache": True}),
+        ("disable-custom-all-reduce=false", {"disable-custom-all-reduce": None}),
+    ],
+)
+def test_text_from_the_command_line_means_what_it_says(text, flags):
+    (factor,) = resolved({"tune_flags": text}).factors
+    assert factor.flags == flags

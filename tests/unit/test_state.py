@@ -17,6 +17,8 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils.state import State
 HOLDER = {"who": "ada@desk (pid 7)", "plan": "P1", "since": "2026-01-02T03:04:05Z"}
 SPAWN = multiprocessing.get_context("fork")
 
+RECORD = {"label": "x", "by": "me", "configuration": {}, "files": []}
+
 
 @pytest.fixture
 def state(tmp_path):
@@ -97,11 +99,11 @@ def test_no_directory_no_holder_no_versions(tmp_path):
 
 
 def test_versions_count_up_and_only_set_current_puts_one_in_force(state):
-    assert state.write_version({"label": "as found"}) == 1
+    assert state.write_version(RECORD | {"label": "as found"}) == 1
     assert state.known_good() is None
     state.set_current(1)
     for number in range(2, 12):
-        assert state.write_version({"label": f"v{number}"}) == number
+        assert state.write_version(RECORD | {"label": f"v{number}"}) == number
     assert state.versions() == list(range(1, 12))
     assert state.known_good()["version"] == 1
     state.set_current(11)
@@ -112,7 +114,7 @@ def test_versions_count_up_and_only_set_current_puts_one_in_force(state):
 
 
 def test_a_link_to_a_version_that_is_lost_is_an_error(state):
-    state.set_current(state.write_version({"label": "x"}))
+    state.set_current(state.write_version(RECORD))
     os.unlink(state.path("known-good", "0001.json"))
     with pytest.raises(RingmasterError, match="known-good"):
         state.known_good()
@@ -120,7 +122,7 @@ def test_a_link_to_a_version_that_is_lost_is_an_error(state):
 
 def test_only_the_way_to_the_witness_is_open_to_others(state):
     state.make_trial("t1")
-    state.write_version({"label": "x"})
+    state.write_version(RECORD)
     modes = {name: stat.S_IMODE(os.stat(state.path(*name.split("/"))).st_mode) for name in (
         ".", "bin", "known-good", "plans", "trials", "trials/t1", "known-good/0001.json")}
     assert modes == {
@@ -145,3 +147,16 @@ def test_the_lease_is_a_moment_of_this_machine(state):
     assert 29 < state.lease_left_s("p", 30) < 30.001  # written in milliseconds, rounded
     time.sleep(0.05)
     assert state.lease_left_s("p", 0.01) <= 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "\0"])
+def test_damage_is_told_with_what_to_do_and_never_taken_for_nothing(state, content):
+    for path, look in ((state.path("journal.json"), state.journal), (state.path("known-good", "0001.json"), state.known_good)):
+        state.write_version(RECORD)
+        state.set_current(1)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+        with pytest.raises(RingmasterError, match="ove .*(it|known-good) away") as raised:
+            look()
+        assert path in raised.value.what
+        os.unlink(path)

@@ -35,7 +35,7 @@ class Host:
                 os.chown(path, 4242, 4343)
         (self.etc / "link").symlink_to("real")
         for version in (1, 2):
-            self.state.write_version({"label": f"v{version}", "files": [], "before": []})
+            self.state.write_version({"label": f"v{version}", "by": "me", "configuration": {}, "files": [], "before": []})
         self.state.set_current(1)
         self.former = self.look()
 
@@ -141,7 +141,8 @@ def test_put_back_between_steps_keeps_the_journal(host):
 
 def test_a_version_that_was_never_in_force_is_forgotten(host):
     changes = host.change_all()
-    host.state.write_version({"label": "cut off before it was kept", "files": [], "before": changes.journal["before"]})
+    record = {"label": "cut off before it was kept", "by": "me", "configuration": {}, "files": []}
+    host.state.write_version({**record, "before": changes.journal["before"]})
     transaction.recover(host.state)
     assert host.state.versions() == [1, 2]
     assert host.look() == host.former
