@@ -136,7 +136,7 @@ def _nccl_factors(given: Mapping[str, Any], target: Mapping[str, Any], nccl_vers
 def _flag_factors(given: Mapping[str, Any], resolved: Resolved) -> Iterator[Factor]:
     for name, raw in as_mapping("tune_flags", given.get("tune_flags")).items():
         flag, value = flag_name(name), flag_value(raw)
-        problem = _misfit(flag, value, FLAG_NAME)
+        problem = _misfit(flag, raw, FLAG_NAME)
         if problem:
             resolved.errors.append(f"tune_flags: {problem}")
         elif flag == "nnodes" and str(value) != "1":
