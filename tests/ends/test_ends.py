@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -42,6 +43,11 @@ def kill_9(_host, run):
     run.kill_tree()
 
 
+def kill_9_alone(_host, run):
+    """Only the parent: its workers would go on, measure, and keep what nobody sees."""
+    os.kill(run.process.pid, signal.SIGKILL)
+
+
 def ssh_cut(host, _run):
     link = host.link()
     subprocess.run(["ip", "link", "set", link, "down"], check=True)
@@ -60,7 +66,7 @@ def power_cut(host, _run):
     return host.wait_until_up
 
 
-ENDS = (ctrl_c, failed_task, kill_9, ssh_cut, reboot, power_cut)
+ENDS = (ctrl_c, failed_task, kill_9, ssh_cut, reboot, power_cut, kill_9_alone)
 CASES = [(end, point) for number, end in enumerate(ENDS) for place, point in enumerate(POINTS)
          if os.environ.get("RINGMASTER_ENDS") == "all" or place == number % len(POINTS)]  # fmt: skip
 
