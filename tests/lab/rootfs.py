@@ -17,7 +17,6 @@ from host import CACHE, ID_BASE, LabError, locked, remove_tree, run, say
 SUITES = ("bookworm", "trixie")
 PACKAGES = "python3,python3-venv,iproute2,openssh-server,systemd,systemd-sysv,dbus,procps"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-LAST_RESORT = "http://mirror.invalid/debian"
 # No work for these in a container that lives for minutes without a way out; each costs start time or fails there.
 MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_reap.service", "sys-kernel-debug.mount",
@@ -52,10 +51,10 @@ def _is_debian(uri: str, components: list[str]) -> bool:
     return bool(re.match(r"https?://.*/debian/?$", uri)) and "main" in components
 
 
-def _mirror() -> str:
+def _mirror() -> str | None:
     apt = Path("/etc/apt")
     files = [apt / "sources.list", *sorted(apt.glob("sources.list.d/*.sources")), *sorted(apt.glob("sources.list.d/*.list"))]
-    return mirror_in([(f.name, f.read_text(encoding="utf-8")) for f in files if f.exists()]) or LAST_RESORT
+    return mirror_in([(f.name, f.read_text(encoding="utf-8")) for f in files if f.exists()])
 
 
 def _environment() -> dict[str, str]:
@@ -93,11 +92,11 @@ def image(suite: str, shifted: bool) -> Path:
 
 def _bootstrap(suite: str, _plain: Path, target: Path) -> None:
     mirror = _mirror()
-    say(f"debootstrap {suite} from {mirror} (once, about a minute)")
+    say(f"debootstrap {suite} from {mirror or 'its own default mirror'} (once, about a minute)")
     script = Path("/usr/share/debootstrap/scripts", suite)
     script = script if script.exists() else script.with_name("sid")  # an older debootstrap than the release
     options = ["--variant=minbase", f"--include={PACKAGES}", f"--keyring={KEYRING}"]
-    done = run("debootstrap", *options, suite, target, mirror, script, env=_environment(), check=False, timeout_s=1200)
+    done = run("debootstrap", *options, suite, target, mirror or "", script, env=_environment(), check=False, timeout_s=1200)
     if done.returncode:
         log = target / "debootstrap" / "debootstrap.log"
         tail = log.read_text(encoding="utf-8", errors="replace")[-1500:] if log.exists() else ""
