@@ -11,7 +11,7 @@ short_description: A host pattern that matches at least one host
 version_added: 0.1.0
 description:
   - Gives the pattern back, or fails when no host of the inventory matches it within the limit.
-positional: _groups, _limit
+positional: _groups, _limit, _serial
 options:
   _input:
     description: The pattern of a play.
@@ -25,6 +25,10 @@ options:
     description: What C(--limit) says; empty for no limit.
     type: str
     default: ""
+  _serial:
+    description: What the play takes as C(serial); refused when it is no number, percentage or list of these.
+    type: raw
+    default: 1
 author:
   - Ringmaster contributors (@ringmaster)
 """
@@ -40,12 +44,17 @@ _value:
   type: str
 """
 
+import re
+
 from ansible.errors import AnsibleFilterError
 from ansible.inventory.manager import InventoryManager
 
 
-def matching(pattern, groups, limit=""):
-    """PATTERN, when at least one host of GROUPS {name: [host]} matches it within LIMIT."""
+def matching(pattern, groups, limit="", serial=1):
+    """PATTERN, when at least one host of GROUPS {name: [host]} matches it within LIMIT, and SERIAL is one that Ansible can use."""
+    for step in serial if isinstance(serial, list) else [serial]:
+        if not re.fullmatch(r"[1-9]\d*%?", str(step)):
+            raise AnsibleFilterError(f"tune_serial: {step!r} is no number of hosts; give 1, 25% or a list of such.")
     manager = InventoryManager(loader=None, parse=False)
     for group, hosts in groups.items():
         manager.add_group(group)
