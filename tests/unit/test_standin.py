@@ -679,14 +679,14 @@ def test_installer_resets_only_a_free_state_directory(tmp_path):
     code, answer = install(tmp_path, reset=True)
     assert code == 1
     assert "holds nothing of Ringmaster's" in answer["error"]
-    (state / "lock").write_text('{"pid": 1}')
+    (state / "lock").write_text('{"who": "ada@desk (pid 7)", "since": "2026-01-02T03:04:05Z"}')
     import fcntl
 
     with (state / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         code, answer = install(tmp_path, reset=True)
         assert code == 1
-        assert '{"pid": 1}' in answer["error"]
+        assert "in use by ada@desk (pid 7) since 2026-01-02T03:04:05Z" in answer["error"]
     assert install(tmp_path, reset=True)[0] == 0
     assert not state.exists()
 

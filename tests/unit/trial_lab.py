@@ -33,7 +33,8 @@ class Lab:
     def __init__(self):
         self.directory = Path(tempfile.mkdtemp(prefix="ringmaster-lab-"))
         self.directory.chmod(0o755)
-        model = {"load_s": 0.6, "shards": 6, "warmup_s": 0.0, "drain_poll_s": 0.1}
+        # A launcher of SGLang ends 5 s after a worker; one that ends at once would, on a busy machine, hide who died.
+        model = {"load_s": 0.6, "shards": 6, "warmup_s": 0.0, "drain_poll_s": 0.1, "crash_settle_s": 2.0}
         self.model, self.state = self.directory / "model", State(str(self.directory / "state"))
         wanted = {
             "lab_dir": str(self.directory), "state_dir": self.state.directory, "model_path": str(self.model), "model": model,
