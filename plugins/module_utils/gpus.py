@@ -11,6 +11,11 @@ import subprocess
 import threading
 import time
 
+from . import gpu_health
+from .errors import RingmasterError
+
+TIMEOUT_S = 20.0
+_CSV = "--format=csv,noheader,nounits"
 # nvidia-smi's field -> ours, and whether it is text
 _FIELDS = {
     "index": ("index", False),
@@ -26,23 +31,30 @@ _FIELDS = {
 }
 
 
-def _say(*arguments):
-    """What `nvidia-smi ARGUMENTS` prints, or None."""
+def _run(arguments, timeout_s):
+    """CompletedProcess of `nvidia-smi ARGUMENTS`, or None where there is none or it does not end in time."""
     if shutil.which("nvidia-smi") is None:
         return None
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        return subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
-def _query(*arguments):
-    text = _say(*arguments, "--format=csv,noheader,nounits")
-    if text is None:
-        return None
+def _say(*arguments, timeout_s=TIMEOUT_S):
+    """What `nvidia-smi ARGUMENTS` prints, or None."""
+    done = _run(arguments, timeout_s)
+    return done.stdout if done is not None and done.returncode == 0 else None
+
+
+def _query(*arguments, timeout_s=TIMEOUT_S):
+    text = _say(*arguments, _CSV, timeout_s=timeout_s)
+    return None if text is None else _rows(text)
+
+
+def _rows(text):
     return [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
 
 
@@ -79,7 +91,7 @@ def memory_used_bytes(gpus):
 class MemoryWatch:
     """Memory in use, asked for in the background: nvidia-smi can take seconds, in which nobody must be blind."""
 
-    INTERVAL_S = 5.0
+    INTERVAL_S = 30.0  # it costs a tenth of a second of CPU, and the stall time is ten times this
 
     def __init__(self):
         self._known = {}
@@ -99,10 +111,37 @@ class MemoryWatch:
         self._known = memory_used_bytes(read())
 
 
-def users():
+def users(timeout_s=TIMEOUT_S):
     """[{pid, uuid, name, memory_mib}] of processes that compute on a GPU now; [] without GPUs.
 
     Inside a container the driver may show pids of the host: they are for a person to read, not to signal.
     """
-    rows = _query("--query-compute-apps=pid,gpu_uuid,process_name,used_memory") or []
+    rows = _query("--query-compute-apps=pid,gpu_uuid,process_name,used_memory", timeout_s=timeout_s) or []
     return [{"pid": int(row[0]), "uuid": row[1], "name": row[2], "memory_mib": _number(row[3])} for row in rows if row[0].isdigit()]
+
+
+def health(timeout_s=TIMEOUT_S, xids=()):
+    """[{uuid, index, ..., throttle_reasons [str], xids, problems [str]}] (all names: gpu_health.FIELDS), or None without GPUs.
+
+    Read-only: one call of nvidia-smi; another only when this one's driver is too old for a field, which is then done without. XIDS:
+    of kernel_log.xids. Raises RingmasterError when nvidia-smi does not answer within TIMEOUT_S, or only with an error.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return None
+    end, unknown = time.monotonic() + timeout_s, set()
+    while True:
+        asked = gpu_health.query(unknown)
+        done = _run([f"--query-gpu={','.join(name for _field, name in asked)}", _CSV], max(0.1, end - time.monotonic()))
+        if done is None:
+            raise RingmasterError(
+                f"nvidia-smi does not answer within {timeout_s:g} s.",
+                "Look in the kernel log for Xid and NVRM lines (dmesg); with persistence mode off it may only be slow.",
+            )
+        if done.returncode == 0:
+            return gpu_health.with_xids(gpu_health.parse(asked, _rows(done.stdout)), xids)
+        said = f"{done.stdout}\n{done.stderr}".strip()
+        new = set(gpu_health.rejected(said)) - unknown
+        if not new:
+            last = said.splitlines()[-1] if said else "nothing"
+            raise RingmasterError(f"nvidia-smi fails (exit {done.returncode}): {last}", "Look in the kernel log (dmesg).")
+        unknown |= new

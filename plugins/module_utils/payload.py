@@ -17,7 +17,7 @@ from . import files, supervisor
 
 # Everything `supervisor` imports; a test compares this list with the real imports.
 MODULES = (
-    "commit", "engine_info", "errors", "files", "gpus", "http_client", "loadgen", "log_cause", "log_lines", "nccl_site",
+    "commit", "engine_info", "errors", "files", "gpu_health", "gpus", "http_client", "loadgen", "log_cause", "log_lines", "nccl_site",
     "nccl_site_render", "procfs", "proof", "readiness", "redaction", "server", "server_command", "server_log", "signatures", "sockets",
     "state", "streams", "supervisor", "transaction", "trial", "units",
 )  # fmt: skip
