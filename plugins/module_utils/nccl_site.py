@@ -56,15 +56,15 @@ sys.stdout.write("\\n{_MARK}" + json.dumps(dict(
 _COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
-def _run(python, arguments, environment, stdin=b"", timeout_s=30.0):
+def _run(python, arguments, environment, stdin=b"", timeout_s=30.0, identity=None):
     """CompletedProcess of PYTHON in a clean environment plus ENVIRONMENT, writing no bytecode; the usual failures explained."""
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     try:
         return subprocess.run(
             [python, "-B", *arguments], input=stdin, env={**clean, "LANG": "C.UTF-8", **(environment or {})},
-            cwd="/", capture_output=True, timeout=timeout_s, check=False,
+            cwd="/", capture_output=True, timeout=timeout_s, check=False, **(identity or {}),
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         reasons = {
             FileNotFoundError: "is not there",
             PermissionError: "is not executable",
@@ -74,14 +74,18 @@ def _run(python, arguments, environment, stdin=b"", timeout_s=30.0):
         raise RingmasterError(f"{python} {reason}.", "Give the path of the Python that runs the server (nccl_python).") from error
 
 
-def probe(python: str, *, environment: dict[str, str] | None = None, flags: Sequence[str] = ()) -> dict:
+def probe(
+    python: str, *, environment: dict[str, str] | None = None, flags: Sequence[str] = (), identity: dict | None = None,
+    timeout_s: float = 30.0,
+) -> dict:
     """What the interpreter PYTHON says of itself, started in a clean environment plus ENVIRONMENT.
 
+    IDENTITY is subprocess's {user, group, extra_groups}: root must not run the code of somebody else's interpreter as root.
     Returns {pid, version, executable, prefix, base_prefix, site_file (the sitecustomize that ran, or None), site_real (its real
     path), shadowed (every sitecustomize on sys.path, in order), chained (the one that ours ran in turn, or None), user_file, nccl
     {NCCL_*: value}, stdlib, purelib, path, ignores_environment, no_site, errors (stderr)}. Raises RingmasterError when it does not start.
     """
-    done = _run(python, [*flags, "-c", _PROBE], environment)
+    done = _run(python, [*flags, "-c", _PROBE], environment, timeout_s=timeout_s, identity=identity)
     output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
     if done.returncode or _MARK not in output:
         last = (errors.splitlines() or ["no message"])[-1]

@@ -15,7 +15,7 @@ from .errors import RingmasterError
 
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "MainPID", "User", "Group", "WorkingDirectory", "Environment",
-    "EnvironmentFiles", "FragmentPath", "UnitFileState", "Type", "NRestarts",
+    "EnvironmentFiles", "FragmentPath", "UnitFileState", "Type", "NRestarts", "Result", "InvocationID", "StandardOutput", "StandardError",
 )  # fmt: skip
 # What systemd itself puts into a service's environment; no part of a configuration.
 SYSTEMD_ENVIRONMENT = frozenset(
@@ -112,6 +112,11 @@ def _environment_file(path):
 
 def _hold_path(unit):
     return f"/run/systemd/system/{unit_name(unit)}.d/99-ringmaster-hold.conf"
+
+
+def is_held(unit):
+    """Whether a plan keeps UNIT from being started."""
+    return os.path.exists(_hold_path(unit))
 
 
 def hold(unit):
