@@ -1,0 +1,248 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A closed loop of token streams in one thread, with nothing but the standard library.
+
+One selectors loop over plain sockets, because one thread a stream costs three times the CPU, and a load generator that is short of CPU
+measures itself. Clock readings are taken right after each recv, before anything is parsed; few streams are parsed several chunks at a
+time, because code that runs once in 5 ms finds the CPU's caches cold and takes three times as long.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple
+
+from .http_client import STOP_CHECK_S, Address, Exchange, Stopped
+from .streams import Figures, Stream, StreamError
+from .workload_row import Workload
+
+ERROR_CHARS = 300
+HELD_CHUNKS = 64  # of all streams together: what is parsed at once keeps the clock from being read on time
+HELD_BYTES = 1 << 18
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Outcome(NamedTuple):
+    """One request: figures and no error, or an error."""
+
+    slot: int
+    started_s: float
+    figures: Figures | None
+    error: str | None
+
+
+class _Request:
+    """One stream under way in a slot."""
+
+    def __init__(self, address: Address, wire: bytes, slot: int, work: Workload) -> None:
+        self.slot = slot
+        self.work = work
+        self.deadline_s = time.monotonic() + work.timeout_s
+        self.stream = Stream()
+        self.exchange = Exchange(address, wire)
+        self._refusal = b""
+        self._held: list[tuple[bytes, float]] = []
+        self._held_bytes = 0
+        self._most_held = max(1, HELD_CHUNKS // work.concurrency)
+
+    def receive(self) -> bytes | None:
+        """As Exchange.receive. Before an OSError what came until then is parsed, so that the message can tell it."""
+        try:
+            return self.exchange.receive()
+        except OSError:
+            self.digest()
+            raise
+
+    def take(self, data: bytes, now_s: float) -> bool:
+        """Keeps what arrived at now_s (b"": the connection was closed); True at the end of the answer."""
+        self._held.append((data, now_s))
+        self._held_bytes += len(data)
+        if data and len(self._held) < self._most_held and self._held_bytes < HELD_BYTES:
+            if not data.endswith(LAST_CHUNK) and data.find(b"[DONE]", -32) < 0:
+                return False
+        return self.digest()
+
+    def silent_since(self, moment_s: float) -> bool:
+        """Whether something is held and nothing came after that moment."""
+        return bool(self._held) and self._held[-1][1] <= moment_s
+
+    def digest(self) -> bool:
+        """Parses what is held; True at the end of the answer. Raises StreamError, HttpError."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        response, stream = self.exchange.response, self.stream
+        for data, now_s in held:
+            if not data:
+                response.end()
+                return True
+            body = response.feed(data)
+            if response.status == 200:
+                stream.feed(body, now_s)
+            else:
+                self._refusal = (self._refusal + body)[:ERROR_CHARS]
+        return response.done or stream.done
+
+    def outcome(self, error: str | None) -> Outcome:
+        """How it went; error: what cut it short."""
+        status, started_s = self.exchange.response.status, self.exchange.started_s or 0.0
+        if error is None and status != 200:
+            error = f"HTTP {status}: {short(self._refusal)}"
+        if error is None:
+            try:
+                return self._judged(self.stream.figures(started_s), started_s)
+            except StreamError as reason:
+                error = str(reason)
+        elif self.stream.tokens:
+            error += f" (after {self.stream.tokens} of {self.work.output_len} tokens)"
+        return Outcome(self.slot, started_s, None, error)
+
+    def _judged(self, figures: Figures, started_s: float) -> Outcome:
+        error = None
+        if figures.tokens < self.work.output_len:
+            error = f"ended after {figures.tokens} of {self.work.output_len} tokens (finish reason {figures.finish_reason})"
+        elif figures.itl_s is None and self.work.output_len > 1:
+            error = f"all {figures.tokens} tokens came at once: no decode rate"
+        elif figures.prompt_tokens not in (None, self.work.input_len):
+            error = f"the server counts {figures.prompt_tokens} prompt tokens instead of {self.work.input_len}"
+        return Outcome(self.slot, started_s, None if error else figures, error)
+
+
+class _Loop:
+    def __init__(self, address: Address, work: Workload, finished: Callable[[], None] | None) -> None:
+        self.address, self.work, self.finished = address, work, finished
+        self.outcomes: list[Outcome] = []
+        self.free = list(range(work.concurrency - 1, -1, -1))
+        self.active: set[_Request] = set()
+        self.selector = selectors.DefaultSelector()
+
+    def run(self, waiting: Iterable[bytes], stop: Callable[[], bool] | None) -> list[Outcome]:
+        waiting, check_s = iter(waiting), 0.0
+        while True:
+            self._fill(waiting)
+            if not self.active:
+                return self.outcomes
+            if self.work.concurrency == 1 and not self.selector.get_map():  # the only stream, and its request is sent
+                (one,) = self.active
+                self._advance(one, self._follow, one)
+            else:
+                for one, data, now_s in self._arrivals():
+                    self._advance(one, one.take, data, now_s)
+            if time.monotonic() >= check_s:
+                if stop is not None and stop():
+                    raise Stopped(self.work.name)
+                self._look_after_all()
+                check_s = time.monotonic() + STOP_CHECK_S
+
+    def close(self) -> None:
+        for one in self.active:
+            one.exchange.close()
+        self.selector.close()
+
+    def _fill(self, waiting: Iterable[bytes]) -> None:
+        while self.free and not self._hopeless():
+            wire = next(waiting, None)
+            if wire is None:
+                return
+            slot = self.free.pop()
+            try:
+                one = _Request(self.address, wire, slot, self.work)
+            except OSError as error:
+                self._settle(Outcome(slot, 0.0, None, str(error)))
+                continue
+            self.active.add(one)
+            self.selector.register(one.exchange.sock, selectors.EVENT_WRITE, one)
+
+    def _arrivals(self) -> list[tuple[_Request, bytes, float]]:
+        """What came within STOP_CHECK_S, each with the clock at its arrival."""
+        arrived = []
+        for key, events in self.selector.select(STOP_CHECK_S):
+            if events & selectors.EVENT_WRITE:
+                self._advance(key.data, self._sent, key.data)
+            else:
+                self._advance(key.data, self._received, key.data, arrived)
+        return arrived
+
+    def _sent(self, one: _Request) -> bool:
+        if one.exchange.on_writable():
+            if self.work.concurrency == 1:
+                self.selector.unregister(one.exchange.sock)
+                one.exchange.wait_in_receive(STOP_CHECK_S)
+            else:
+                self.selector.modify(one.exchange.sock, selectors.EVENT_READ, one)
+        return False
+
+    def _received(self, one: _Request, arrived: list[tuple[_Request, bytes, float]]) -> bool:
+        data = one.receive()
+        if data is not None:
+            arrived.append((one, data, time.monotonic()))
+        return False
+
+    def _follow(self, one: _Request) -> bool:
+        """For STOP_CHECK_S nothing but receiving: so little code stays in the caches."""
+        receive, take, clock = one.receive, one.take, time.monotonic
+        until_s = clock() + STOP_CHECK_S
+        while True:
+            data = receive()
+            now_s = clock()
+            if data is not None and take(data, now_s):
+                return True
+            if data is None or now_s > until_s:
+                return False
+
+    def _advance(self, one: _Request, step: Callable[..., bool], *arguments: Any) -> None:
+        try:
+            if step(*arguments):
+                self._end(one)
+        except (OSError, StreamError) as error:
+            self._end(one, str(error))
+
+    def _look_after_all(self) -> None:
+        """Ends what is late, and parses what is held of a stream that has gone silent: perhaps the server has said all and keeps the
+        connection open."""
+        now_s = time.monotonic()
+        for one in list(self.active):
+            if one.silent_since(now_s - STOP_CHECK_S):
+                self._advance(one, one.digest)
+            if one in self.active and one.deadline_s < now_s:
+                self._end(one, f"no whole answer in {self.work.timeout_s:g} s")
+
+    def _end(self, one: _Request, error: str | None = None) -> None:
+        if one.exchange.sock in self.selector.get_map():
+            self.selector.unregister(one.exchange.sock)
+        one.exchange.close()
+        self.active.remove(one)
+        self._settle(one.outcome(error))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.free.append(outcome.slot)
+        self.outcomes.append(outcome)
+        if self.finished is not None:
+            self.finished()
+
+    def _hopeless(self) -> bool:
+        return len(self.outcomes) >= self.work.concurrency and all(outcome.error for outcome in self.outcomes)
+
+
+def run_streams(
+    address: Address,
+    requests: Iterable[bytes],
+    work: Workload,
+    *,
+    stop: Callable[[], bool] | None = None,
+    finished: Callable[[], None] | None = None,
+) -> list[Outcome]:
+    """Sends the requests, always work.concurrency at a time, and returns their outcomes in the order in which they ended.
+
+    Gives up when the first `concurrency` all failed: the rest would do no better. Raises Stopped."""
+    loop = _Loop(address, work, finished)
+    try:
+        return loop.run(requests, stop)
+    finally:
+        loop.close()
+
+
+def short(body: bytes) -> str:
+    """The beginning of an answer, for a message."""
+    return body[:ERROR_CHARS].decode("utf-8", "replace").strip()
