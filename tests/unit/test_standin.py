@@ -18,9 +18,12 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from ansible_collections.ringmaster.gpu.plugins.module_utils import nccl_log as capture
+from ansible_collections.ringmaster.gpu.plugins.module_utils import proof
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "roles" / "lab"
@@ -253,14 +256,59 @@ def test_faults_can_depend_on_a_factor():
 
 def test_nccl_lines_follow_the_subsystems():
     env = {"NCCL_DEBUG": "INFO", "NCCL_MAX_NCHANNELS": "2", "NCCL_PROTO": "LL", "NCCL_NO_SUCH": "1"}
-    found = nccl_log.lines(0, 4, env, 14336, latency.COEFFICIENTS)
+    found = nccl_log.lines(0, 4, env, latency.COEFFICIENTS)
     assert "NCCL_MAX_NCHANNELS set by environment to 2." in found
     assert "NCCL_PROTO set by environment to LL" in found
-    assert not any("NO_SUCH" in line or "AllReduce" in line for line in found)
-    only_tuning = nccl_log.lines(0, 4, env | {"NCCL_DEBUG_SUBSYS": "TUNING"}, 14336, latency.COEFFICIENTS)
-    assert only_tuning == ["NCCL version 2.28.9+cuda13.0", "AllReduce: 14336 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"]
-    assert nccl_log.lines(0, 1, env, 14336, latency.COEFFICIENTS) == []
-    assert nccl_log.lines(0, 4, env | {"NCCL_DEBUG": "WARN"}, 14336, latency.COEFFICIENTS) == []
+    assert not any("NO_SUCH" in line or "Bytes ->" in line for line in found)
+    assert nccl_log.all_reduces(0, 4, env, [14336], latency.COEFFICIENTS) == []
+    tuning = env | {"NCCL_DEBUG_SUBSYS": "TUNING"}
+    assert not any("set by" in line for line in nccl_log.lines(0, 4, tuning, latency.COEFFICIENTS))
+    said = "AllReduce: 28672 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+    assert nccl_log.all_reduces(0, 4, tuning, [28672], latency.COEFFICIENTS) == [said]
+    assert nccl_log.all_reduces(1, 4, tuning, [28672], latency.COEFFICIENTS) == []  # rank 0 speaks for all
+    assert nccl_log.lines(0, 1, env, latency.COEFFICIENTS) == []
+    assert nccl_log.lines(0, 4, env | {"NCCL_DEBUG": "WARN"}, latency.COEFFICIENTS) == []
+
+
+def test_nccl_log_of_a_whole_start_proves_every_rank(standin, tmp_path):
+    asked = {"NCCL_MAX_NCHANNELS": "2", "NCCL_PROTO": "LL", "NCCL_BUFFSIZE": "131072", "NCCL_NTHREADS": "64", "NCCL_P2P_LEVEL": "SYS"}
+    server = standin(*TP4, env={**asked, "SPT_NOENV": "1", **capture.environment(str(tmp_path), asked)})
+    server.ready()
+    ranks = {name: SimpleNamespace(pid=pid) for pid, name in server.children().items() if "scheduler" in name}
+    captures = capture.read(str(tmp_path))
+    seen = proof.effective(ranks, server.process.pid, {}, configured={}, given=asked, captures=captures)
+    assert len(seen) == 4
+    for values in seen.values():
+        assert {name: values[name]["proof"] for name in asked} == dict.fromkeys(asked, "nccl log")
+    assert proof.problems(asked, seen, 4) == []
+    assert {captures[process.pid]["channels"]["coll"] for process in ranks.values()} == {2}
+    head = captures[ranks["sglang::scheduler_TP0"].pid]
+    assert (head["max_threads"]["Ring"]["LL"], head["p2p_chunk_bytes"], list(head["transports"])) == (64, 16384, ["P2P/CUMEM"])
+    assert head["algorithms"]["AllReduce"] == {"protocols": ["LL"], "algorithms": ["Ring", "Tree"]}
+    assert {row["protocol"] for row in head["collectives"]} == {"LL"}
+    assert head["collectives"][-1]["bytes"][0] >= 14336
+    assert proof.felt(asked, captures) == []
+    assert "Simple" in proof.felt({"NCCL_BUFFSIZE": "131072"}, captures)[0]
+
+
+def test_nccl_log_shows_what_never_reaches_nccl(standin, tmp_path):
+    asked = {"NCCL_MAX_NCHANNELS": "2"}
+    flags = [flag for flag in TP4 if flag != "--disable-custom-all-reduce"]
+    environment = {**asked, **capture.environment(str(tmp_path), asked), "RINGMASTER_LAB_FAULT": "nccl_ignores:NCCL_MAX_NCHANNELS"}
+    server = standin(*flags, env={**environment, "SPT_NOENV": "1"})
+    server.ready()
+    ranks = {name: SimpleNamespace(pid=pid) for pid, name in server.children().items() if "scheduler" in name}
+    captures = capture.read(str(tmp_path))
+    seen = proof.effective(ranks, server.process.pid, {}, configured={}, given=asked, captures=captures)
+    assert [text for text in proof.problems(asked, seen, 4) if "never read it" in text] == proof.problems(asked, seen, 4) != []
+    felt = " ".join(proof.felt(asked, captures))
+    assert "16 channels for collectives, in spite of NCCL_MAX_NCHANNELS=2" in felt
+    assert "custom all-reduce" in felt
+
+
+@pytest.mark.parametrize(("text", "number"), [("16M", 16), ("010", 8), ("0x10", 16), ("abc", 0), ("-2", -2), ("09", 0), ("0", 0)])
+def test_the_standins_nccl_reads_numbers_as_nccl_does(text, number):
+    assert nccl_log.as_read(text) == number
 
 
 # ---- start

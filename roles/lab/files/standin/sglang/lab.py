@@ -15,6 +15,7 @@ it then strikes only in workers whose environment (names in capitals) and flags 
     no_answer                    health says 200, a completion never comes
     slow_drain_s:S               after SIGTERM and the last stream, S seconds more
     nan                          every token is token 0
+    nccl_ignores:NAME            NCCL of every rank acts, and logs, as if this variable were not set
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .latency import COEFFICIENTS
 
 FAULTS = (
     "crash_at_phase", "hang_at_phase", "spin_at_phase", "kill_at_phase", "lose_scheduler_after_s",
-    "leave_zombies", "no_answer", "slow_drain_s", "nan",
+    "leave_zombies", "no_answer", "slow_drain_s", "nan", "nccl_ignores",
 )
 DEFAULTS = {
     "load_s": 1.5,  # launch to port open

@@ -58,6 +58,11 @@ def _choice(env: dict, name: str, known: tuple) -> tuple:
     return left if text and left else known
 
 
+def peer_to_peer(env: dict) -> bool:
+    """Whether peers talk across the sockets; else their data go through host memory."""
+    return env.get("NCCL_P2P_LEVEL", "").upper() in ("SYS", "5") and env.get("NCCL_P2P_DISABLE") != "1"
+
+
 def channels(env: dict, coefficients: dict = COEFFICIENTS) -> int:
     """Number of channels in use: the default, cut by MAX, raised by MIN."""
     count = coefficients["channels"]
@@ -79,7 +84,7 @@ def allreduce_us(size_bytes: int, ranks: int, env: dict, coefficients: dict = CO
     count = channels(env, c)
     starved = max(1.0, c["threads_enough"] / threads(env, c))
     hop_factor = 1.0 + c["starved_hop"] * (starved - 1.0)
-    if env.get("NCCL_P2P_LEVEL", "").upper() not in ("SYS", "5"):
+    if not peer_to_peer(env):
         hop_factor *= c["indirect_hop"]
     bytes_per_us = min(c["bus_gb_s"], count * c["channel_gb_s"] / starved) * 1000.0
     hops = {"Ring": 2 * (ranks - 1), "Tree": 2.7 * (ranks - 1).bit_length() + 1.0}

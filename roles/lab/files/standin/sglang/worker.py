@@ -38,6 +38,7 @@ class Scheduler:
         self.last_rank = self.rank == self.ranks - 1
         self.env = dict(os.environ)
         self.faults = active(self.lab["faults"], self.env, self.flags)
+        self.env.pop(self.faults.get("nccl_ignores"), None)
 
     def log(self, message: str) -> None:
         log(message, self.suffix)
@@ -62,8 +63,8 @@ class Scheduler:
         free_gb = 94.0
         self.log("Init torch distributed begin.")
         self.strike("distributed")
-        size_bytes = self.lab["coefficients"]["hidden"] * 2
-        nccl_log.write(self.rank, nccl_log.lines(self.rank, self.ranks, self.env, size_bytes, self.lab["coefficients"]), self.env)
+        nccl_log.write(self.rank, nccl_log.lines(self.rank, self.ranks, self.env, self.lab["coefficients"]), self.env)
+        self.all_reduce([4])  # warm-up
         if self.rank == 0 and self.ranks > 1:
             self.log("sglang is using nccl==2.28.9")
         self.until(PHASE_ENDS["distributed"])
@@ -101,8 +102,17 @@ class Scheduler:
         if not shards:
             self.strike("weights")
 
+    def all_reduce(self, sizes_bytes: list) -> None:
+        """What NCCL says about all-reduces of these sizes."""
+        coefficients = self.lab["coefficients"]
+        nccl_log.write(self.rank, nccl_log.all_reduces(self.rank, self.ranks, self.env, sizes_bytes, coefficients), self.env)
+
     def capture(self, free_gb: float) -> None:
         sizes = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if n <= self.flags["graph_max_bs"]]
+        if self.flags["disable_custom_all_reduce"]:
+            coefficients = self.lab["coefficients"]
+            each = 2 * coefficients["layers"]
+            self.all_reduce([batch * coefficients["hidden"] * 2 for batch in sizes or [1] for _call in range(each)])
         if not sizes:
             return
         begin_s = time.monotonic()
