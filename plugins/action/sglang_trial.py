@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import os
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.ringmaster.gpu.plugins.action.trial_plan import ActionModule as TrialPlan
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import MODULE, flag_name
+from ansible_collections.ringmaster.gpu.plugins.modules.sglang_trial import argument_spec
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator
-
-DEFAULTS = {
-    "flags": {}, "environment": {}, "nccl": {}, "scope": "service", "workloads": [], "port": 0, "user": None, "lease_s": 120,
-    "stall_timeout_s": 300, "drain_timeout_s": 60, "keep_trials": 50, "log_cap_mib": 64, "state_dir": "/var/lib/ringmaster",
-}  # fmt: skip
 
 
 class ActionModule(TrialPlan):
@@ -27,12 +24,11 @@ class ActionModule(TrialPlan):
         result = super(TrialPlan, self).run(tmp, task_vars)
         self._vars = task_vars
         self._parent = os.getppid()
-        args = {**DEFAULTS, **json.loads(json.dumps(self._task.args))}
         host = task_vars["inventory_hostname"]
-        missing = [name for name in ("python", "model_path") if not args.get(name)]
-        unknown = sorted(set(args) - set(DEFAULTS) - {"python", "model_path"})
-        if missing or unknown:
-            return {**result, "failed": True, "msg": f"sglang_trial: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}."}
+        checked = ArgumentSpecValidator(argument_spec()).validate(json.loads(json.dumps(self._task.args)))
+        if checked.error_messages:
+            return {**result, "failed": True, "msg": f"sglang_trial: {'; '.join(checked.error_messages)}"}
+        args = checked.validated_parameters
         self._task.args["state_dir"] = args["state_dir"]
         if self._task.check_mode:
             return {**result, "changed": False, "msg": "Would launch the server once."}
@@ -59,7 +55,13 @@ class ActionModule(TrialPlan):
             "environment": args["environment"],
             "patches": [],
         }
-        settings = {**args, "on_lost_controller": "abort", "log_cap_bytes": int(args["log_cap_mib"]) << 20}
+        settings = {
+            **args,
+            "on_lost_controller": "abort",
+            "log_cap_bytes": args["log_cap_mib"] << 20,
+            "time_budget_s": plans.seconds("time_budget", args["time_budget"]),
+            "nccl_capture": "all" if args["nccl_capture"] else "off",
+        }
         return {
             **plans.frame(host, settings),
             "arms": {"trial": {"configuration": configuration, "in_force": False}},

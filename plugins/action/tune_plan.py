@@ -18,9 +18,9 @@ from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, resol
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {
-    int: ("starts", "max_starts", "port", "keep_trials", "log_cap_bytes"),
+    int: ("starts", "max_starts", "port", "keep_trials", "log_cap_bytes", "keep_cores"),
     float: ("margin_percent", "confidence", "lease_s", "stall_timeout_s", "drain_timeout_s"),
-    boolean: ("isolate", "keep", "allow_downtime", "allow_gpu_users", "adopt"),
+    boolean: ("isolate", "keep", "allow_downtime", "allow_gpu_users", "adopt", "smoke", "outputs"),
 }
 LIMITS = {  # what is outside would hang the controller, end a run at once or break a bind
     "starts": (1, 1000),
@@ -30,6 +30,7 @@ LIMITS = {  # what is outside would hang the controller, end a run at once or br
     "stall_timeout_s": (1, 7 * 86400),
     "drain_timeout_s": (0, 86400),
     "port": (0, 65535),
+    "keep_cores": (0, 1000),
 }
 FACTS = {"ringmaster_trials"}  # what our own modules return as facts
 
@@ -43,6 +44,9 @@ def coerce(settings):
                 coerced[name] = kind(settings[name])
             except (TypeError, ValueError) as error:
                 raise RingmasterError(f"tune_{name} is {settings[name]!r}: {error}.", "See the README of role tune.") from error
+    coerced["time_budget_s"] = plans.seconds("tune_time_budget", settings["time_budget_s"])
+    if coerced["benchmark_tool"] == "aiperf" and not coerced["aiperf_path"]:
+        raise RingmasterError("tune_benchmark_tool is aiperf, but tune_aiperf is not set.", "Set it to the host's aiperf executable.")
     for name, (low, high) in LIMITS.items():
         if not low <= coerced[name] <= high:  # nor is NaN
             remedy = "A verdict needs 2 starts an arm or more; the default is 3." if name == "starts" else "See the README of role tune."

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from . import commit, files, payload, redaction, survey, transaction, units
+from . import commit, cores, files, payload, redaction, survey, transaction, units
 from .errors import RingmasterError
 from .state import now
 
@@ -31,6 +31,7 @@ def begin(state, plan):
     with state.take_lock({"who": plan["who"], "plan": name, "since": now()}):  # until all is ready for the supervisor to take it
         recovered = transaction.recover(state)
         state.prune(plan["settings"]["keep_trials"])
+        cores.prune(state.path("trials"), plan["settings"]["keep_cores"])
         os.makedirs(state.plan_path(name), mode=0o700)
         if plan.get("adopt"):
             commit.adopt(state, survey.found(state, plan["adopt"])[0], plan.get("unit"))

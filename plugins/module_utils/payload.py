@@ -8,6 +8,7 @@ Ansible's own copy of a module is gone when the module ends, and the supervisor 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -15,28 +16,34 @@ import zipfile
 
 from . import files, supervisor
 
-# Everything `supervisor` imports; a test compares this list with the real imports.
-MODULES = (
-    "commit", "engine_info", "errors", "files", "gpu_health", "gpus", "http_client", "loadgen", "log_cause", "log_lines", "nccl_site",
-    "nccl_site_render", "procfs", "proof", "readiness", "redaction", "server", "server_command", "server_log", "signatures", "sockets",
-    "state", "streams", "supervisor", "transaction", "trial", "units",
-)  # fmt: skip
 PACKAGE = "ringmaster_target"
 # Importing the supervisor here also makes Ansible carry it, and all that it imports, to the target.
 _MAIN = f"import sys\nfrom {PACKAGE}.{supervisor.__name__.rpartition('.')[2]} import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # no dates inside: the same modules always give the same bytes
 
 
+def sources():
+    """{module: bytes} of the supervisor and all that it imports beside it."""
+    found, queue = {}, ["supervisor"]
+    while queue:
+        name = queue.pop()
+        if name not in found:
+            # Through the loader of this very module: it may lie in a zip, and as a namespace the package itself has no loader.
+            found[name] = __spec__.loader.get_data(os.path.join(os.path.dirname(__file__), f"{name}.py"))
+            for node in ast.walk(ast.parse(found[name])):
+                if isinstance(node, ast.ImportFrom) and node.level == 1:
+                    queue += [node.module] if node.module else [alias.name for alias in node.names]
+    return found
+
+
 def build():
     """The zipapp's bytes."""
-    sources = {"__main__.py": _MAIN.encode(), f"{PACKAGE}/__init__.py": b""}
-    for name in MODULES:
-        # Through the loader of this very module: it may lie in a zip, and as a namespace the package itself has no loader.
-        sources[f"{PACKAGE}/{name}.py"] = __spec__.loader.get_data(os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    members = {"__main__.py": _MAIN.encode(), f"{PACKAGE}/__init__.py": b""}
+    members.update((f"{PACKAGE}/{name}.py", data) for name, data in sources().items())
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(sources):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), sources[name], zipfile.ZIP_DEFLATED)
+        for name in sorted(members):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), members[name], zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 

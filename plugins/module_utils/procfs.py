@@ -123,6 +123,27 @@ def is_alive(process):
     return now is not None and now.start == process.start and now.state not in "ZX"
 
 
+def exit_code(pid):
+    """How PID, which has ended but is not yet collected, ended: negative for a signal; None when that cannot be seen."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+        if fields[0] in "ZX":
+            return os.waitstatus_to_exitcode(int(fields[49]))
+    return None
+
+
+def open_pidfd(process):
+    """A descriptor that becomes readable when PROCESS ends; None where the kernel has none, or it is gone."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return None
+    if is_alive(process):  # compared after opening: from here on the descriptor means this one
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
 def send_signal(process, signal_number):
     """Signal that very Process. Returns False when it is gone; a later process with its pid is never hit."""
     try:

@@ -30,11 +30,18 @@ def is_free(port, host="127.0.0.1"):
         return True
 
 
-def listening_inodes(port):
-    """Inode numbers (str) of the sockets that listen on PORT, on any address, in this network namespace."""
+def is_open(port, host="127.0.0.1"):
+    """Whether something accepts connections on HOST:PORT: far cheaper than reading the kernel's table of all sockets."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex((host, port)) == 0
+
+
+def listening_inodes(port, pid="self"):
+    """Inode numbers (str) of the sockets that listen on PORT, on any address, in the network namespace of PID."""
     found = set()
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(name, encoding="ascii") as file:
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{name}", encoding="ascii") as file:
             for line in list(file)[1:]:
                 fields = line.split()
                 if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
@@ -42,9 +49,9 @@ def listening_inodes(port):
     return found
 
 
-def holders(port, pids):
-    """Those of PIDS that have a listening socket on PORT open."""
-    wanted = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+def holders(port, pids, pid="self"):
+    """Those of PIDS that have a socket open that listens on PORT in the network namespace of PID."""
+    wanted = {f"socket:[{inode}]" for inode in listening_inodes(port, pid)}
     return [pid for pid in pids if wanted and wanted & _links(pid)]
 
 

@@ -27,12 +27,17 @@ class Events:
     def __init__(self, path):
         self._path = path
         self._count = (files.content(path) or b"").count(b"\n")  # a guardian goes on where its supervisor was cut off
+        self.problem = None  # why the last line was lost: a RingmasterError
 
     def add(self, kind, **fields):
         self._count += 1
         line = json.dumps({"n": self._count, "t": round(time.time(), 3), "kind": kind, **fields})
-        with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:  # a full disk must not end a plan
-            file.write(line + "\n")
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(("\n" if self.problem else "") + line + "\n")  # half a line may be there
+            self.problem = None
+        except OSError as error:  # a full disk: `check` ends the plan, what restores goes on
+            self.problem = files.explain(self._path, "write", error)
 
 
 class Supervisor:
@@ -50,15 +55,22 @@ class Supervisor:
         self._asking = False  # only a controller can answer: it must not be lost now
         self._engines = {}
         self._rehearsed = set()
+        self._launched = set()
+        budget_s = self.settings["time_budget_s"]
+        self._deadline = time.monotonic() + budget_s if budget_s else None
 
     # --- why to stop ----------------------------------------------------------------------------------------------
 
     def check(self):
-        """Raises Interrupted when the plan must end: a signal, an abort, a lost controller."""
+        """Raises Interrupted when the plan must end: a signal, an abort, a lost controller, no room for events (nor for results)."""
         if self._signalled:
             raise Interrupted(f"stopped by {self._signalled}")
         if self.decision().get("command") == "abort":
             raise Interrupted(f"aborted by {self.decision().get('who', 'somebody')}")
+        if self.events.problem:
+            raise Interrupted(str(self.events.problem))
+        if self._deadline and time.monotonic() > self._deadline:
+            raise Interrupted(f"tune_time_budget: its {self.settings['time_budget_s']:.0f} s are used up")
         may_be_lost = self.settings["on_lost_controller"] == "finish" and not self._asking
         if not may_be_lost and self.state.lease_left_s(self.name, self.settings["lease_s"]) <= 0:
             raise Interrupted(f"the controller was not heard of for {self.settings['lease_s']:.0f} s")
@@ -114,7 +126,8 @@ class Supervisor:
         arm = self.plan["arms"][step["arm"]]
         configuration = arm["configuration"]
         trial_id = f"{self.name}-{index + 1:02d}"
-        self._report("step", index=index, arm=step["arm"], block=step.get("block"), discard=step.get("discard", False))
+        log = self.state.trial_path(trial_id, "server.log")
+        self._report("step", index=index, arm=step["arm"], block=step.get("block"), discard=step.get("discard", False), log=log)
         if not arm.get("in_force"):  # the baseline is what is there: nothing to write, nothing to get wrong
             path, data = transaction.site_file(configuration, self.state)
             if data is not None and configuration["label"] not in self._rehearsed:
@@ -132,7 +145,10 @@ class Supervisor:
             software=self._software(configuration["server"]["python"]),
             check=self.check,
             report=self._report,
+            first=self.settings["smoke"] and configuration["label"] not in self._launched,
+            capture=self._captures(step),
         )
+        self._launched.add(configuration["label"])
         result = {}
         try:
             result = trial.run()
@@ -144,6 +160,10 @@ class Supervisor:
                 files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
         self.events.add("trial", trial=trial_id)
         return result
+
+    def _captures(self, step):
+        """Whether NCCL writes down what it does in this launch: it costs time, so by default only where nothing is counted."""
+        return self.settings["nccl_capture"] in (("all", "discarded") if step.get("discard") else ("all",))
 
     def _software(self, python):
         """engine_info of PYTHON, read once a plan."""

@@ -13,14 +13,27 @@ import pwd
 import subprocess
 import time
 
-from . import gpus, http_client, loadgen, log_cause, log_lines, proof, readiness, redaction, server_command, server_log, sockets
+from . import (
+    cores,
+    gpus,
+    loadgen,
+    log_cause,
+    log_lines,
+    proof,
+    readiness,
+    redaction,
+    server_command,
+    server_log,
+    smoke,
+    sockets,
+)
 from .errors import RingmasterError
+from .http_client import HttpError
 from .server import Died, Server
 from .state import now
 from .transaction import server_environment
+from .waiting import Hung, Refused, Stall, until_ready
 
-CHECK_INTERVAL_S = 0.2
-LOOK_INTERVAL_S = 1.0
 RELEASE_TIMEOUT_S = 20.0
 LAST_WORDS_S = 0.5
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,160 +44,161 @@ class Interrupted(Exception):
 
 
 class Trial:
-    """Runs one step. `check` is called often and raises Interrupted; `report(kind, **fields)` tells the world."""
+    """Runs one step. `check` is called often and raises Interrupted; `report(kind, **fields)` tells the world.
 
-    def __init__(self, *, trial_id, host, configuration, workloads, settings, state, software, check, report):
+    `first`: the plan's first launch of this configuration, which is tried out by two ranks. `capture`: NCCL is to write down what it does.
+    """
+
+    def __init__(self, *, trial_id, host, configuration, workloads, settings, state, software, check, report, first=False, capture=False):
         self.id, self.host, self.configuration, self.workloads = trial_id, host, configuration, workloads
         self.settings, self.state, self.check, self.report = settings, state, check, report
         self.software = software  # of engine_info.read
+        self.first, self.capture = first, capture
         self.directory = state.make_trial(trial_id)
         self.log_path = os.path.join(self.directory, "server.log")
-        self.witness_directory = os.path.join(self.directory, "witness")
         self.port = settings["port"] or sockets.free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.api_key = configuration["server"]["flags"].get("api-key")
-        self.reader = None
+        self.secrets = redaction.secrets(configuration)
+        self.account = configuration["server"].get("user")
+        self.environment = self._environment()
+        self.reader = server_log.LogReader(self.log_path)
+        self.reader.facts["sglang"] = software["sglang"]  # the log does not say it, advice wants it
         self.result = {
             "id": trial_id, "host": host, "started": now(), "finished": None, "reached": "spawn", "outcome": None,
             "configuration": redaction.configuration(configuration), "fingerprint": None, "ended": None, "cause": None,
-            "phases": [], "effective": {}, "workloads": [], "gpus": {}, "engine": {}, "outputs": None, "log": self.log_path,
+            "phases": [], "effective": {}, "nccl": {}, "smoke": None, "workloads": [], "gpus": {}, "engine": {}, "outputs": None,
+            "log": self.log_path,
         }  # fmt: skip
 
     def run(self):
         """The trial result. An Interrupted goes through, after the server has been stopped."""
-        server = self._server()
         gpus_before = gpus.read()
         if not sockets.is_free(self.port):
             return self._refused(f"port {self.port} in use", "Free it, or set tune_port: 0 to take any free one.")
-        ready = False
+        if self.first and not self._smoke_passes():
+            return self.result
+        part = self.configuration["server"]
+        server = Server(
+            server_command.arguments(part, host="127.0.0.1", port=self.port),
+            self.environment,
+            log_path=self.log_path,
+            user=self.account,
+            directory=cores.directory(self.directory) if self.settings["keep_cores"] else part.get("directory"),
+            core_dumps=bool(self.settings["keep_cores"]),
+        )
         begun = time.monotonic()
         server.start()
         try:
-            answer = self._wait_until_ready(server)
-            if answer is not None:
-                ready = True
-                self.result["outcome"] = "ready"
-                self.result["ready_after_s"] = round(time.monotonic() - begun, 2)
-                self.report("ready", seconds=self.result["ready_after_s"])
-                self._describe(server, answer)
-                self._measure(server)
+            answer = until_ready(
+                server,
+                self.reader,
+                readiness.Prober(self.base_url, api_key=self.api_key),
+                port=self.port,
+                settings=self.settings,
+                check=self.check,
+                report=self.report,
+            )
+            self.result.update(reached="ready", outcome="ready", ready_after_s=round(time.monotonic() - begun, 2))
+            self.report("ready", seconds=self.result["ready_after_s"])
+            self._describe(server, answer)
+            self._measure(server)
+        except Refused as problem:
+            self._refused(problem.summary, problem.advice)
+        except Hung as stall:
+            self._hung(stall)
         except Died as death:
-            self._died(server, death, was_ready=ready)
+            self._died(server, death)
         finally:
-            drain = self.settings["drain_timeout_s"] if ready and self.result["outcome"] == "ready" else None
+            drain = self.settings["drain_timeout_s"] if self.result["outcome"] == "ready" else None
             self.report("phase", phase="stop")
             self.result["ended"] = server.stop(drain_timeout_s=drain)
             self._wait_for_release(gpus_before)
             self.result["finished"] = now()
-            self._close_log(server)
+            self._close()
         return self.result
 
-    # --- launch ---------------------------------------------------------------------------------------------------
+    # --- before -----------------------------------------------------------------------------------------------------
 
-    def _server(self):
-        part = self.configuration["server"]
-        user = part.get("user")
-        os.mkdir(self.witness_directory, 0o700)
-        if user and os.geteuid() == 0:
-            account = pwd.getpwnam(user)
-            os.chown(self.witness_directory, account.pw_uid, account.pw_gid)
-        environment = {
+    def _environment(self):
+        """What the server is started with; makes the directories that its processes write to."""
+        account = pwd.getpwnam(self.account) if self.account else None
+        base = {
             "PATH": _PATH,
-            "HOME": pwd.getpwnam(user).pw_dir if user else os.path.expanduser("~"),
+            "HOME": account.pw_dir if account else os.path.expanduser("~"),
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",  # NCCL's lines go through C stdout and would be lost with a killed process
             **server_environment(self.configuration, self.state),
-            "RINGMASTER_WITNESS": self.witness_directory,
         }
-        words = server_command.arguments(part, host="127.0.0.1", port=self.port)
-        return Server(words, environment, log_path=self.log_path, user=user, directory=part.get("directory"))
+        directories = {name: os.path.join(self.directory, name) for name in ("witness", "nccl")}
+        for path in directories.values():
+            os.mkdir(path, 0o700)
+            if account and os.geteuid() == 0:
+                os.chown(path, account.pw_uid, account.pw_gid)
+        return {**base, "RINGMASTER_WITNESS": directories["witness"]}
 
-    def _wait_until_ready(self, server):
-        """What the server answered, or None when the outcome is decided otherwise (hung, refused). Raises Died.
-
-        Known members are checked all the time; the whole tree, which costs a scan of /proc, is looked at now and then.
-        """
-        reader = self.reader = self._open_reader()
-        progress = readiness.Progress(time.monotonic())
-        prober = readiness.Prober(self.base_url, api_key=self.api_key)
-        memory = gpus.MemoryWatch()
-        look_due, port_is_ours, silent_s = 0.0, False, 0.0
-        while True:
-            self.check()
-            server.check()
-            moment = time.monotonic()
-            for event in reader.poll():
-                progress.note(moment)
-                self.report(**event)
-            self.result["reached"] = reader.phase
-            if moment >= look_due or (not port_is_ours and sockets.listening_inodes(self.port)):
-                look_due = moment + LOOK_INTERVAL_S
-                tree = server.look()
-                owner = readiness.whose_port(self.port, tree)
-                if owner == "foreign" and owner == readiness.whose_port(self.port, server.look()):  # not just opened, nor just closed
-                    self._refused(f"port {self.port} in use by a server that is not this trial's", "Stop it, or set tune_port: 0.")
-                    return None
-                port_is_ours = owner == "ours"
-                # Our own probes make the server write lines once it listens: from then on only phases in the log count.
-                sample = readiness.sample(tree, 0 if port_is_ours else reader.size, memory.poll())
-                silent_s = progress.feed(sample, moment)
-            if port_is_ours:
-                answer = prober.poll()
-                if answer is not None:
-                    server.look()  # so that every rank that answers is known
-                    self.result["reached"] = "ready"
-                    return answer
-            if silent_s > self.settings["stall_timeout_s"]:
-                self._hung(silent_s, prober.last_problem if port_is_ours else "its port is closed")
-                return None
-            time.sleep(CHECK_INTERVAL_S)
-
-    def _open_reader(self):
-        reader = server_log.LogReader(self.log_path)
-        reader.facts["sglang"] = self.software["sglang"]  # the log does not say it, advice wants it
-        return reader
+    def _smoke_passes(self):
+        """Two ranks add before a long load. Where they cannot be tried (one rank, no torch) the load has to tell."""
+        if server_command.rank_count(self.configuration["server"]) < smoke.RANKS:
+            return True
+        self.report("phase", phase="smoke")
+        environment = {name: value for name, value in self.environment.items() if name != "RINGMASTER_WITNESS"}
+        found = smoke.run(
+            self.configuration["server"]["python"],
+            environment,
+            self.directory,
+            user=self.account,
+            stall_timeout_s=self.settings["stall_timeout_s"],
+            check=self.check,
+        )
+        self.result["smoke"] = found
+        if found["outcome"] in ("passed", "skipped"):
+            return True
+        reader = server_log.LogReader(found["log"])
+        cause = log_cause.cause(reader, exit_code=1)
+        known = cause and cause["signature"] != "silent"
+        summary = f"two ranks cannot all-reduce, tried before the load: {cause['summary'] if known else found['reason']}"
+        advice = cause["advice"] if known else "Check peer-to-peer access between the GPUs (PCIe access control, IOMMU)."
+        self.result.update(outcome="hung" if found["outcome"] == "hung" else "crashed", reached="smoke", log=found["log"])
+        self.result.update(cause=_cause("smoke", summary, advice, reader.last_lines()), ended=_NOTHING_STARTED, finished=now())
+        return False
 
     # --- outcomes -------------------------------------------------------------------------------------------------
 
     def _refused(self, summary, advice):
-        self.result.update(outcome="refused", finished=now(), cause=_cause("port", summary, advice))
+        self.result.update(outcome="refused", ended=_NOTHING_STARTED, finished=now(), cause=_cause("port", summary, advice))
         return self.result
 
-    def _hung(self, silent_s, problem):
-        summary = f"no progress for {silent_s:.0f} s in phase {self.reader.phase}; {problem}"
+    def _hung(self, stall):
+        where = "while it was measured" if self.result["outcome"] == "ready" else f"in phase {self.reader.phase}"
+        summary = f"no progress for {stall.silent_s:.0f} s {where}; {stall.problem}"
         advice = f"Read {self.log_path}. A slower machine needs a larger tune_stall_timeout_s (now {self.settings['stall_timeout_s']:.0f})."
-        self.result.update(outcome="hung", cause=_cause("stalled", summary, advice))
+        self.result.update(outcome="hung", cause=_cause("stalled", summary, advice, self.reader.last_lines()))
 
-    def _died(self, server, death, *, was_ready):
+    def _died(self, server, death):
         if death.role != "launcher":
             with contextlib.suppress(subprocess.TimeoutExpired):  # a moment for the launcher's words about it to reach the log
                 server.popen.wait(LAST_WORDS_S)
-        self.reader = self.reader or self._open_reader()
         self.reader.finish()
-        killed_role = None if death.role == "launcher" else death.role
-        self.result["outcome"] = "killed" if was_ready and killed_role else "crashed"
-        self.result["cause"] = log_cause.cause(self.reader, exit_code=death.exit_code, killed_role=killed_role)
-        self.report("died", role=death.role, summary=(self.result["cause"] or {}).get("summary", ""))
+        killed_role, exit_code, was_ready = death.role, death.exit_code, self.result["outcome"] == "ready"
+        launcher = server.popen.poll()
+        if death.role == "launcher" or (was_ready and launcher is not None):
+            killed_role, exit_code = None, launcher  # a serving launcher outlives a lost worker for seconds: it went first
+        cause = log_cause.cause(self.reader, exit_code=exit_code, killed_role=killed_role)
+        stopped = was_ready and killed_role is None and (launcher == 0 or cause is None)
+        if stopped:
+            summary = "stopped from outside while it was measured: it finished its requests and ended"
+            cause = _cause("stopped", summary, "Find out who did that (SIGTERM or SIGINT), and measure again.", self.reader.last_lines())
+        self.result["outcome"] = "killed" if was_ready and (killed_role or stopped) else "crashed"
+        self.result["cause"] = cause = redaction.hide(cause, self.secrets)
+        self.report("died", role=death.role, summary=(cause or {}).get("summary", ""))
 
     # --- what a ready server is -----------------------------------------------------------------------------------
 
     def _describe(self, server, answer):
-        info, flags = answer["server_info"], self.configuration["server"]
-        ranks = server.schedulers()
-        version = str(info.get("version") or "unknown")
+        version = str(answer["server_info"].get("version") or "unknown")
         found_gpus = gpus.read()
-        witnesses = proof.read_witnesses(self.witness_directory)
-        self.result["effective"] = proof.effective(
-            ranks,
-            server.popen.pid,
-            witnesses,
-            configured=self.configuration["nccl"]["settings"],
-            given=self.configuration["environment"],
-        )
-        wanted = dict(self.configuration["nccl"]["settings"])
-        wanted.update(dict.fromkeys(self.configuration["nccl"].get("removed", ())))
-        self.result["effective_problems"] = proof.problems(wanted, self.result["effective"], server_command.rank_count(flags))
-        self.result["effective_ok"] = not self.result["effective_problems"]
+        self._prove(server)
         self.result["engine"] = {
             "name": "sglang",
             "version": version,
@@ -198,31 +212,55 @@ class Trial:
         self.result["fingerprint"] = fingerprint(self.result["engine"], found_gpus, self.workloads)
         self.result["gpus"]["peak"] = found_gpus
 
+    def _prove(self, server):
+        """What the ranks really have, by the best witness there is."""
+        nccl, ranks = self.configuration["nccl"], server.schedulers()
+        effective = proof.effective(
+            ranks,
+            server.popen.pid,
+            proof.read_witnesses(self.environment["RINGMASTER_WITNESS"]),
+            configured=nccl["settings"],
+            given=self.configuration["environment"],
+        )
+        wanted = {**nccl["settings"], **dict.fromkeys(nccl.get("removed", ()))}
+        problems = proof.problems(wanted, effective, server_command.rank_count(self.configuration["server"]))
+        self.result.update(effective=effective, effective_problems=problems, effective_ok=not problems)
+
     def _measure(self, server):
+        stall = Stall(self.log_path, self.settings["stall_timeout_s"])
+
         def stop():
             self.check()
             server.check()
+            stall.check()
             return False
 
         for workload in self.workloads:
-            offset = os.path.getsize(self.log_path)
+            self.result["workloads"].append(self._workload(workload, server, stall, stop))
 
-            def log_tail(offset=offset):
-                with open(self.log_path, "rb") as file:
-                    file.seek(offset)
-                    return file.read().decode(errors="replace")
+    def _workload(self, workload, server, stall, stop):
+        offset = os.path.getsize(self.log_path)
 
-            def progress(done, total, name=workload["name"]):
-                self.report("workload", name=name, done=done, total=total)
+        def log_tail():
+            with open(self.log_path, "rb") as file:
+                file.seek(offset)
+                return file.read().decode(errors="replace")
 
-            try:
-                row = loadgen.measure(self.base_url, workload, api_key=self.api_key, log_tail=log_tail, stop=stop, progress=progress)
-            except (OSError, http_client.HttpError) as error:
-                row = {**workload, "decode_tok_s": None, "errors": [str(error)]}
-            if row["errors"]:
-                time.sleep(LAST_WORDS_S)  # sockets close before their process is gone, and a dead server is the better explanation
-            server.look()
-            self.result["workloads"].append(row)
+        def progress(done, total):
+            stall.note()
+            self.report("workload", name=workload["name"], done=done, total=total)
+
+        try:
+            row = loadgen.measure(self.base_url, workload, api_key=self.api_key, log_tail=log_tail, stop=stop, progress=progress)
+        except (OSError, HttpError) as error:
+            row = {**workload, "decode_tok_s": None, "errors": [str(error)]}
+        if row["errors"]:
+            time.sleep(LAST_WORDS_S)  # sockets close before their process is gone, and a dead server is the better explanation
+            while not sockets.is_open(self.port):  # told to stop, it closes its port first and ends seconds later
+                stop()
+                time.sleep(LAST_WORDS_S)
+        server.look()
+        return row
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -247,12 +285,19 @@ class Trial:
             self.result["ended"]["held"] = {"bytes": held, "by": users, "port_free": sockets.is_free(self.port)}
         self.result["gpus"].update(before=before, after=gpus.read() if former else before)
 
-    def _close_log(self, server):
-        if self.reader is not None:
-            self.reader.finish()
-            self.result["phases"] = self.reader.phases
-        with contextlib.suppress(OSError, RingmasterError):
-            log_lines.fold(self.log_path, cap_bytes=self.settings["log_cap_bytes"])
+    def _close(self):
+        self.reader.finish()
+        self.result["phases"] = self.reader.phases
+        if self.result["reached"] != "ready":
+            self.result["reached"] = self.reader.phase
+        self.result["cores"] = cores.found(self.directory) if self.settings["keep_cores"] else []
+        captures = [entry.path for entry in os.scandir(os.path.join(self.directory, "nccl"))]
+        for path in (self.log_path, *captures):
+            with contextlib.suppress(OSError, RingmasterError):
+                log_lines.fold(path, cap_bytes=self.settings["log_cap_bytes"], hide=self.secrets)
+
+
+_NOTHING_STARTED = {"by": "itself", "drained": False, "exit": None, "seconds": 0.0, "left": [], "released_after_s": 0.0}
 
 
 def _cause(signature, summary, advice, evidence=()):

@@ -75,6 +75,34 @@ options:
     description: Size in MiB above which the middle of the log is dropped.
     type: int
     default: 64
+  benchmark_tool:
+    description: What asks; see C(tune_benchmark_tool) of role C(tune).
+    type: str
+    choices: [ringmaster, sglang, aiperf]
+    default: ringmaster
+  aiperf_path:
+    description: The C(aiperf) executable on the host.
+    type: path
+  outputs:
+    description: Read log-probabilities of fixed prompts.
+    type: bool
+    default: true
+  nccl_capture:
+    description: Let NCCL write down what it reads and chooses, a file a process.
+    type: bool
+    default: false
+  smoke:
+    description: Try first whether two ranks can all-reduce.
+    type: bool
+    default: true
+  time_budget:
+    description: Longest time for it all, as seconds or a span such as V(90m); empty for none.
+    type: str
+    default: ""
+  keep_cores:
+    description: Core dumps that stay on the host.
+    type: int
+    default: 0
 attributes:
   check_mode:
     description: Nothing is launched.
@@ -124,27 +152,36 @@ trial:
 from ansible.module_utils.basic import AnsibleModule
 
 
+def argument_spec():
+    """The options, for the action plugin too."""
+    return {
+        "python": {"type": "path", "required": True},
+        "model_path": {"type": "str", "required": True},
+        "flags": {"type": "dict", "default": {}},
+        "environment": {"type": "dict", "default": {}},
+        "nccl": {"type": "dict", "default": {}},
+        "scope": {"type": "str", "choices": ["service", "interpreter"], "default": "service"},
+        "workloads": {"type": "list", "elements": "dict", "default": []},
+        "port": {"type": "int", "default": 0},
+        "user": {"type": "str"},
+        "state_dir": {"type": "path", "default": "/var/lib/ringmaster"},
+        "lease_s": {"type": "int", "default": 120},
+        "stall_timeout_s": {"type": "int", "default": 300},
+        "drain_timeout_s": {"type": "int", "default": 60},
+        "keep_trials": {"type": "int", "default": 50},
+        "log_cap_mib": {"type": "int", "default": 64},
+        "benchmark_tool": {"type": "str", "choices": ["ringmaster", "sglang", "aiperf"], "default": "ringmaster"},
+        "aiperf_path": {"type": "path"},
+        "outputs": {"type": "bool", "default": True},
+        "nccl_capture": {"type": "bool", "default": False},
+        "smoke": {"type": "bool", "default": True},
+        "time_budget": {"type": "str", "default": ""},
+        "keep_cores": {"type": "int", "default": 0},
+    }
+
+
 def main():
-    module = AnsibleModule(
-        {
-            "python": {"type": "path", "required": True},
-            "model_path": {"type": "str", "required": True},
-            "flags": {"type": "dict", "default": {}},
-            "environment": {"type": "dict", "default": {}},
-            "nccl": {"type": "dict", "default": {}},
-            "scope": {"type": "str", "choices": ["service", "interpreter"], "default": "service"},
-            "workloads": {"type": "list", "elements": "dict", "default": []},
-            "port": {"type": "int", "default": 0},
-            "user": {"type": "str"},
-            "state_dir": {"type": "path", "default": "/var/lib/ringmaster"},
-            "lease_s": {"type": "int", "default": 120},
-            "stall_timeout_s": {"type": "int", "default": 300},
-            "drain_timeout_s": {"type": "int", "default": 60},
-            "keep_trials": {"type": "int", "default": 50},
-            "log_cap_mib": {"type": "int", "default": 64},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec(), supports_check_mode=True)
     module.fail_json(msg="ringmaster.gpu.sglang_trial works through its action plugin on the controller.")
 
 

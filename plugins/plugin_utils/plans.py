@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,25 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import Ringm
 
 WORKLOAD_KEYS = {"name": str, "concurrency": int, "input_len": int, "output_len": int, "requests": int}
 SETTINGS_S = ("lease_s", "stall_timeout_s", "drain_timeout_s")
-SETTINGS = ("on_lost_controller", "port", "keep_trials", "log_cap_bytes")
+SETTINGS = (
+    "on_lost_controller", "port", "keep_trials", "log_cap_bytes", "time_budget_s", "smoke", "outputs", "nccl_capture", "benchmark_tool",
+    "aiperf_path", "keep_cores",
+)  # fmt: skip
+_SPAN = re.compile(r"(?:(?P<d>\d+)d)? *(?:(?P<h>\d+)h)? *(?:(?P<m>\d+)m(?:in)?)? *(?:(?P<s>\d+(?:\.\d+)?)s?)?$")
+_SPAN_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def who() -> str:
     """Who asks, for messages on a host."""
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getppid()})"
+
+
+def seconds(name: str, value: Any) -> float:
+    """A span of time such as 5400, "90m", "1h 30m" or "2d" in seconds; nothing and 0 are 0. Raises RingmasterError naming variable NAME."""
+    match = _SPAN.match(str(value if value is not None else "").strip())
+    if match is None:
+        raise RingmasterError(f"{name} is {value!r}.", "Give seconds, or a span such as 90m, 2h or 1h 30m.")
+    return sum(float(match[unit] or 0) * unit_s for unit, unit_s in _SPAN_S.items())
 
 
 def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) -> dict[str, Any]:

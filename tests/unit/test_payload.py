@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import io
 import json
@@ -18,28 +17,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import files, payload
 from ansible_collections.ringmaster.gpu.plugins.module_utils.state import State
-
-MODULE_UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
-
-
-def imports(name):
-    """Names of the modules beside it that the module NAME imports."""
-    found = set()
-    for node in ast.walk(ast.parse((MODULE_UTILS / f"{name}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {node.module} if node.module else {alias.name for alias in node.names}
-    return found
-
-
-def test_the_list_is_what_the_supervisor_really_imports():
-    closure, queue = set(), ["supervisor"]
-    while queue:
-        name = queue.pop()
-        if name not in closure:
-            closure.add(name)
-            queue += imports(name)
-    assert sorted(closure) == sorted(payload.MODULES)
-    assert len(set(payload.MODULES)) == len(payload.MODULES)
 
 
 def test_the_same_modules_give_the_same_bytes():

@@ -14,7 +14,8 @@ from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, resol
 SETTINGS = {
     "starts": 3, "max_starts": 0, "port": 0, "keep_trials": 50, "log_cap_bytes": 64 << 20, "margin_percent": 2.0, "confidence": 0.95,
     "lease_s": 120, "stall_timeout_s": 300, "drain_timeout_s": 60, "isolate": False, "keep": True, "allow_downtime": False,
-    "allow_gpu_users": False, "adopt": False,
+    "allow_gpu_users": False, "adopt": False, "time_budget_s": "", "smoke": True, "outputs": True, "nccl_capture": "discarded",
+    "benchmark_tool": "ringmaster", "aiperf_path": "", "keep_cores": 0,
 }  # fmt: skip
 WORKLOAD = {"name": "w", "concurrency": 1, "input_len": 32, "output_len": 96, "requests": 2}
 

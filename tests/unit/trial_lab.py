@@ -23,6 +23,8 @@ WORKLOAD = {"name": "c1", "concurrency": 1, "input_len": 16, "output_len": 16, "
 SETTINGS = {
     "lease_s": 30.0, "stall_timeout_s": 20.0, "drain_timeout_s": 10.0, "on_lost_controller": "abort", "engine_version": "0.5.16",
     "port": 0, "keep_trials": 50, "log_cap_bytes": 1 << 20,
+    "time_budget_s": 0, "smoke": True, "outputs": True, "nccl_capture": "discarded", "benchmark_tool": "ringmaster", "aiperf_path": None,
+    "keep_cores": 0,
 }  # fmt: skip
 FORMER_SITE = b"# what an administrator left here\nX = 1\n"
 
