@@ -74,11 +74,12 @@ def read():
 
 
 def link():
-    """How the GPUs reach each other: 'NVLink', 'PCIe with P2P' or 'PCIe'; None where that cannot be asked or there is but one."""
-    matrix = _say("topo", "-m")
-    if matrix is None or "GPU1" not in matrix:
+    """How the GPUs reach each other: 'NVLink' (every pair), 'PCIe with P2P' or 'PCIe'; None: cannot be asked, or there is but one."""
+    rows = [line.split() for line in (_say("topo", "-m") or "").splitlines() if re.match(r"GPU\d+\s", line)]
+    if len(rows) < 2:
         return None
-    if re.search(r"\bNV\d+\b", matrix):
+    pairs = {cell for row in rows for cell in row[1 : len(rows) + 1]} - {"X"}
+    if all(re.fullmatch(r"NV\d+", cell) for cell in pairs):  # bridges between pairs alone leave the others to PCIe
         return "NVLink"
     return "PCIe with P2P" if re.search(r"\bOK\b", _say("topo", "-p2p", "r") or "") else "PCIe"
 

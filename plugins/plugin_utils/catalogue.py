@@ -4,7 +4,7 @@
 """The NCCL catalogue: from role variables to NCCL settings, with everything that NCCL would silently do otherwise.
 
 `check` is the one entry. What a single value means is in nccl_values, what values mean together and on a server in nccl_rules,
-what the server makes of them in nccl_server, the facts about 282 variables in data/nccl_params.yml.
+which have no work there in nccl_idle, what the server makes of them in nccl_server, the facts about 282 variables in data/nccl_params.yml.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from . import nccl_idle
 from . import nccl_rules as rules
 from . import nccl_server as server_facts
 from .nccl_names import NAME, catalogue, name_problem, profiles
@@ -242,7 +243,8 @@ def _together(
     for label, several in by_label.items():
         what = " and ".join(f"{found.name}={found.value}" for found in several)
         checked.warnings.append(f"{label}: is overwritten by SGLang, which sets {what} with {several[0].reason}; drop that or this.")
-    _path(checked, server, all(name in overwritten for name in checked.settings))
+    idle = nccl_idle.idle(context, [name for name in checked.settings if name not in overwritten], in_force)
+    _path(checked, server, overwritten, idle)
 
 
 def _readable(values: Mapping[str, str | None], version: Version) -> dict[str, str]:
@@ -257,8 +259,10 @@ def _readable(values: Mapping[str, str | None], version: Version) -> dict[str, s
     return readable
 
 
-def _path(checked: Checked, server: Mapping[str, Any] | None, all_overwritten: bool) -> None:
+def _path(checked: Checked, server: Mapping[str, Any] | None, overwritten: Mapping[str, Any], idle: Mapping[str, str]) -> None:
+    """Whether the settings as a whole can change what a decode step costs; each idle one is worth a note in any case."""
     who = ", ".join(checked.factors)
+    felt = [name for name in checked.settings if name not in overwritten and name not in idle and not name.startswith("NCCL_DEBUG")]
     bypass, certain = server_facts.custom_all_reduce(server)
     if reason := server_facts.one_gpu(server):
         checked.cannot_matter = f"{who}: {reason}"
@@ -266,5 +270,10 @@ def _path(checked: Checked, server: Mapping[str, Any] | None, all_overwritten: b
     elif bypass and not all(name.startswith("NCCL_DEBUG") for name in checked.settings):
         checked.warnings.append(f"{who}: {bypass}")
         checked.cannot_matter = checked.warnings[-1] if certain else None
-    if all_overwritten and not checked.cannot_matter:
+    if felt or checked.cannot_matter:
+        checked.notes += idle.values()
+    elif idle:
+        checked.cannot_matter = f"{who}: {' '.join(idle.values())}"
+        checked.warnings.append(checked.cannot_matter)
+    elif overwritten:
         checked.cannot_matter = f"{who}: SGLang overwrites every setting given, so they cannot matter."

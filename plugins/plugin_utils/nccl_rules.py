@@ -125,7 +125,8 @@ def p2p_off(ctx: Context) -> Iterator[Finding]:
 # protocols, algorithms and their buffers
 
 
-def _protocols(ctx: Context) -> dict[str, set[str]]:
+def protocols_left(ctx: Context) -> dict[str, set[str]]:
+    """{collective: protocols that NCCL_PROTO leaves it}"""
     param = ctx.params["NCCL_PROTO"]
     text = ctx.values.get("NCCL_PROTO")
     entries = parse_lists(text, param, ctx.version) if text else []
@@ -141,10 +142,10 @@ def protocols(ctx: Context) -> Iterator[Finding]:
         text = (f"{ctx.values['NCCL_PROTO']} forces LL128 on: {how} skips NCCL's check that this platform supports it, which risks silent "
                 "data corruption where it does not. Leave NCCL_PROTO alone, or exclude it: ^LL128.")
         yield Finding(WARNING, ("NCCL_PROTO",), text)
-    if none := [function for function, found in _protocols(ctx).items() if not found]:
+    if none := [function for function, found in protocols_left(ctx).items() if not found]:
         yield Finding(ERROR, ("NCCL_PROTO",), f"{ctx.values['NCCL_PROTO']} leaves no protocol for {_join(none)}; leave LL or Simple in.")
         return
-    without = {function: found for function, found in _protocols(ctx).items() if "Simple" not in found}
+    without = {function: found for function, found in protocols_left(ctx).items() if "Simple" not in found}
     if without:
         half = " and halves the bandwidth of large messages" if any(found == {"LL"} for found in without.values()) else ""
         text = f"{ctx.values['NCCL_PROTO']} makes NVLS, CollNet and PAT unusable (they exist with Simple only){half}, for {_join(without)}."
@@ -194,7 +195,7 @@ def _missing(ctx: Context, zero_filled: bool) -> list[str]:
     protos = parse_lists(ctx.values["NCCL_PROTO"], ctx.params["NCCL_PROTO"], ctx.version) if "NCCL_PROTO" in ctx.values else []
     algorithms = enabled(entries, param["values"], [] if zero_filled else param["values"])
     held = {*named(entries), *named(protos)} if zero_filled else set(FUNCTIONS)
-    usable = _protocols(ctx)
+    usable = protocols_left(ctx)
     return [
         function for function in FUNCTIONS
         if function in held and not any(
