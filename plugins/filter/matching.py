@@ -11,7 +11,7 @@ short_description: A host pattern that matches at least one host
 version_added: 0.1.0
 description:
   - Gives the pattern back, or fails when no host of the inventory matches it within the limit.
-positional: _groups, _limit, _serial
+positional: _groups, _limit, _serial, _variable
 options:
   _input:
     description: The pattern of a play.
@@ -29,6 +29,10 @@ options:
     description: What the play takes as C(serial); refused when it is no number, percentage or list of these.
     type: raw
     default: 1
+  _variable:
+    description: The variable that gave the pattern, for messages.
+    type: str
+    default: tune_hosts
 author:
   - Ringmaster contributors (@ringmaster)
 """
@@ -50,7 +54,7 @@ from ansible.errors import AnsibleFilterError
 from ansible.inventory.manager import InventoryManager
 
 
-def matching(pattern, groups, limit="", serial=1):
+def matching(pattern, groups, limit="", serial=1, variable="tune_hosts"):
     """PATTERN, when at least one host of GROUPS {name: [host]} matches it within LIMIT, and SERIAL is one that Ansible can use."""
     for step in serial if isinstance(serial, list) else [serial]:
         if not re.fullmatch(r"[1-9]\d*%?", str(step)):
@@ -66,8 +70,8 @@ def matching(pattern, groups, limit="", serial=1):
         within = f" within --limit {limit}" if limit else ""
         known = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
         raise AnsibleFilterError(
-            f"tune_hosts: no host matches '{pattern}'{within}; the inventory has the groups {known}. "
-            "Put the hosts into the group 'inference', or name yours with -e tune_hosts=GROUP."
+            f"{variable}: no host matches '{pattern}'{within}; the inventory has the groups {known}. "
+            f"Put the hosts into the group 'inference', or name yours with -e {variable}=GROUP."
         )
     return pattern
 

@@ -26,7 +26,7 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
     """
     if not rows:
         return "No host was measured.\n"
-    show = _printer(encoding)
+    show = printer(encoding)
     header = ["host", "factor", "baseline tok/s", "candidate tok/s", "change (interval)", "starts", "verdict"]
     cells = [
         [
@@ -41,44 +41,44 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
         for row in rows
     ]
     notes = [
-        [line for name in ("done", "reason") if row.get(name) for line in _labelled(name, show(row[name]), width)]
+        [line for name in ("done", "reason") if row.get(name) for line in labelled(name, show(row[name]), width)]
         + [f"  {name + ':':<7} {show(row[name])}" for name in ("log", "next") if row.get(name)]
         for row in rows
     ]
-    lines = _grid(header, cells, width, cut=(0, 1), right=(2, 3), notes=notes)
+    lines = grid(header, cells, width, cut=(0, 1), right=(2, 3), notes=notes)
     simulated = dict.fromkeys(show(row["host"]) for row in rows if row.get("simulated"))
     if simulated:
         text = f"SIMULATED: {', '.join(simulated)} ran a stand-in engine. Its figures say nothing about a real server."
         lines += ["", *textwrap.wrap(text, width)]
-    return _joined(lines)
+    return joined(lines)
 
 
 def status_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None = None) -> str:
     """Who runs what: rows `{host, who, since, step, phase, lease_s}`; `lease_s` is what is left of the lease, in seconds."""
     if not rows:
         return "No run is in progress.\n"
-    show = _printer(encoding)
+    show = printer(encoding)
     cells = [
         [show(row.get(name)) for name in ("host", "who", "since", "step", "phase")]
         + ["-" if row.get("lease_s") is None else f"{row['lease_s']:.0f}{_GLUE}s"]
         for row in rows
     ]
-    return _joined(_grid(["host", "who", "since", "step", "phase", "lease"], cells, width, cut=(0, 1, 3, 4), right=(5,)))
+    return joined(grid(["host", "who", "since", "step", "phase", "lease"], cells, width, cut=(0, 1, 3, 4), right=(5,)))
 
 
 def versions_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None = None) -> str:
     """Known-good versions: rows `{version, date, by, label, current: bool}`; the one in force is marked with an asterisk."""
     if not rows:
         return "No version of known-good is recorded.\n"
-    show = _printer(encoding)
+    show = printer(encoding)
     cells = [
         ["*" if row.get("current") else "", str(row["version"]), *(show(row.get(name)) for name in ("date", "by", "label"))] for row in rows
     ]
-    lines = _grid(["", "version", "date", "by", "label"], cells, width, cut=(3, 4), right=(1,))
-    return _joined([*lines, "", "* in force"])
+    lines = grid(["", "version", "date", "by", "label"], cells, width, cut=(3, 4), right=(1,))
+    return joined([*lines, "", "* in force"])
 
 
-def _grid(
+def grid(
     header: list[str],
     rows: list[list[str]],
     width: int,
@@ -136,7 +136,8 @@ def _wrap(cell: str, size: int) -> list[str]:
     return lines[1:]
 
 
-def _labelled(name: str, text: str, width: int) -> list[str]:
+def labelled(name: str, text: str, width: int) -> list[str]:
+    """TEXT as wrapped lines below a row, NAME in front."""
     return textwrap.wrap(text, width, initial_indent=f"  {name + ':':<7} ", subsequent_indent=" " * 10)
 
 
@@ -156,7 +157,7 @@ def _speed(tok_s: float | None) -> str:
     return "-" if tok_s is None else f"{tok_s:.1f}"
 
 
-def _printer(encoding: str | None) -> Callable[[object], str]:
+def printer(encoding: str | None) -> Callable[[object], str]:
     """What makes of a value one line without control characters (reasons may quote a server's log) that the terminal can show."""
     utf8 = codecs.lookup(encoding or locale.getpreferredencoding(False)).name in ("utf-8", "utf-8-sig")
 
@@ -167,5 +168,6 @@ def _printer(encoding: str | None) -> Callable[[object], str]:
     return show
 
 
-def _joined(lines: list[str]) -> str:
+def joined(lines: list[str]) -> str:
+    """LINES as one text, with the spaces that no cell was to be wrapped at."""
     return "\n".join(lines).replace(_GLUE, " ") + "\n"

@@ -1,0 +1,351 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One short look at every SGLang server of this machine: the evidence that `diagnosis` judges. Changes nothing, generates nothing
+unless a probe is asked for; never /health, which generates a token and can mark a busy server unhealthy."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import re
+import threading
+import time
+
+from . import (
+    control,
+    diagnosis,
+    files,
+    loadgen,
+    log_cause,
+    nccl_look,
+    procfs,
+    readiness,
+    redaction,
+    server_ask,
+    server_command,
+    server_output,
+    server_trees,
+    sockets,
+    units,
+)
+from .errors import RingmasterError
+
+SAMPLE_S = 1.0
+_WITNESS = re.compile(r"(?P<state>.*)/trials/(?P<trial>[^/]+)/witness/?")
+_CAUSE_NONE = {"phase": None, "done": None, "total": None, "cause": None, "drained": False, "log_port_taken": False}
+
+
+def together(jobs, timeout_s):
+    """{name: value} of what JOBS {name: callable} return, all run side by side; an exception in place of the value for one that raised
+    or, as TimeoutError, did not end within TIMEOUT_S. Those go on as daemons and hold nobody up."""
+    results = {name: concurrent.futures.Future() for name in jobs}
+
+    def run(name, job):
+        try:
+            results[name].set_result(job())
+        except Exception as error:  # handed to the caller, who knows what the job was for
+            results[name].set_exception(error)
+
+    for name, job in jobs.items():
+        threading.Thread(target=run, args=(name, job), daemon=True).start()
+    concurrent.futures.wait(results.values(), timeout=timeout_s)
+    late = TimeoutError(f"not done within {timeout_s:g} s")
+    return {name: (future.exception() or future.result()) if future.done() else late for name, future in results.items()}
+
+
+def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeout_s=None):
+    """[server] of this machine, at least one: where nothing runs, one that says why. With PROBE_TIMEOUT_S each is asked for one completion.
+
+    A server: {verdict, state, certainty, why, kind, managed_by (unit | ringmaster | None), unit, trial, pid, pids, origin, port, url,
+    model, version, simulated, flags (no secrets), python, phase, done, total, cause, log {path, kind, age_s, note}, http,
+    ranks {title: pid}, nccl (of nccl_look.look), age_s, next}.
+    """
+    context = {"state": state, "stall_timeout_s": stall_timeout_s, "timeout_s": timeout_s, "probe_timeout_s": probe_timeout_s}
+    context["unit"] = {"name": units.unit_name(unit)} if unit else None
+    trees = server_trees.find()
+    jobs = {tree.root.pid: lambda tree=tree: _server(tree, context) for tree in trees}
+    jobs["unit"] = lambda: units.show(unit)
+    limit_s = timeout_s + (probe_timeout_s or 0.0)
+    found = together(jobs, limit_s + 0.5)
+    properties = found.pop("unit")
+    servers = [_finished(found[tree.root.pid], tree, context) for tree in trees]
+    if not any(server["managed_by"] == "unit" for server in servers) and isinstance(properties, dict):
+        servers.append(_unit_without_processes(unit, properties, context))
+    if not servers:
+        servers.append(_nothing(context))
+    return servers
+
+
+def _finished(server, tree, context):
+    """SERVER, or what can be said of TREE when looking at it failed or took too long."""
+    if isinstance(server, Exception):
+        evidence = _evidence(context, kind=tree.kind, pids=[process.pid for process in tree.processes], managed_by=_owner(tree, context)[0])
+        server = _told(evidence, {"state": "loading", "certainty": "unknown", "why": f"it could not be looked at: {server}"}, {})
+        server["verdict"] = server["state"] if server["managed_by"] else "unmanaged"
+    return server
+
+
+# --- a server with processes ------------------------------------------------------------------------------------------
+
+
+def _server(tree, context):
+    owner, trial = _owner(tree, context)
+    root = tree.root.pid
+    server, problem = _parsed(tree)
+    flags = server["flags"] if server else {}
+    port = server["listen"]["port"] if server and tree.kind == "server" else None
+    api_key = flags.get("api-key") if isinstance(flags.get("api-key"), str) else None
+    same_net = server_trees.namespace(root, "net") == server_trees.namespace("self", "net")
+    pids = [process.pid for process in tree.processes]
+    listening = bool(port) and bool(sockets.holders(port, pids, root))
+    output = server_output.Output("file", trial["log"], f"/proc/{root}/root{trial['log']}") if trial else server_output.of_process(root)
+    begun = time.monotonic()
+    before = readiness.sample(tree.processes, 0)
+    size = _size(output)
+    jobs = {"log": lambda: server_output.read(output, timeout_s=context["timeout_s"])}
+    jobs["nccl"] = lambda: nccl_look.look(tree, timeout_s=context["timeout_s"])
+    if listening and same_net:
+        url = server_ask.url_of(server)
+        limit_s = context["timeout_s"] - SAMPLE_S / 2
+        for name, paths in server_ask.PATHS.items():
+            jobs[name] = lambda paths=paths: server_ask.get(url, paths, api_key, limit_s, secure="ssl-certfile" in flags)
+        if context["probe_timeout_s"]:
+            jobs["completion"] = lambda: loadgen.complete(url, api_key=api_key, timeout_s=context["probe_timeout_s"]) and (200, None)
+    answers = together(jobs, context["timeout_s"] + (context["probe_timeout_s"] or 0.0))
+    time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - begun)))
+    now = next((one for one in server_trees.find() if one.root[:1] + one.root[7:8] == tree.root[:1] + tree.root[7:8]), None)
+    log = answers["log"] if isinstance(answers["log"], server_output.Log) else server_output.Log(output, None, None, None)
+    http = {name: server_ask.status_of(answers[name]) for name in (*server_ask.PATHS, "completion") if name in answers} or None
+    current = now or tree
+    grown = 0 if listening or size is None else max(0, (_size(output) or 0) - size)  # our own requests make a server write lines
+    evidence = _evidence(
+        context,
+        kind=tree.kind,
+        managed_by=owner,
+        ended=now is None,
+        pids=[process.pid for process in current.processes],
+        worker=next(iter(current.schedulers().values()), current.root).pid,
+        dead=current.dead,
+        missing=_missing(current, server, listening),
+        frozen=[_title(process, current) for process in current.processes if process.state in "Tt"],
+        age_s=min(map(server_trees.age_s, current.processes)) if current.processes else 0.0,
+        port=port,
+        listening=listening,
+        holder=None if listening or not port else _holder(port, root),
+        http=http,
+        http_note=None if same_net else "it is in another network namespace",
+        progress=_progress(before, readiness.sample(current.processes, grown)),
+        log_age_s=log.age_s,
+        log_note=log.output.note,
+        **_of_log(log.reader),
+    )
+    judged = diagnosis.judge(evidence)
+    if judged["state"] == "crashed" and log.reader and tree.kind == "server":
+        gone = " and ".join(evidence["dead"] or evidence["missing"])
+        evidence["cause"] = log_cause.cause(log.reader, exit_code=None, killed_role=gone or None)
+    info = {name: answers[name][1] or {} for name in ("model_info", "server_info") if isinstance(answers.get(name), tuple)}
+    version = info.get("server_info", {}).get("version") or (log.reader.facts["sglang"] if log.reader else None)
+    nccl = answers["nccl"] if isinstance(answers["nccl"], dict) else None
+    told = _told(
+        evidence,
+        judged,
+        {
+            "trial": trial and trial["id"],
+            "pid": root,
+            "origin": server_trees.origin(tree.root),
+            "url": server_ask.url_of(server) if server and port else None,
+            "model": flags.get("model-path") or info.get("model_info", {}).get("model_path"),
+            "version": version,
+            "simulated": "+simulated" in (version or ""),
+            "flags": redaction.redact(flags),
+            "command_problem": problem,
+            "python": nccl["python"] if nccl else None,
+            "log": {"path": log.output.path, "kind": log.output.kind, "age_s": _rounded(log.age_s), "note": log.output.note},
+            "ranks": {title: process.pid for title, process in sorted(current.schedulers().items())},
+            "nccl": nccl,
+        },
+    )
+    return _without(told, [value for name, value in flags.items() if redaction.redact({name: value})[name] == "***"])
+
+
+def _owner(tree, context):
+    """('ringmaster', {id, log}), ('unit', None) or (None, None): who started the server of TREE."""
+    pid = tree.root.pid
+    environment = procfs.environment(pid) or next(filter(None, (procfs.environment(process.pid) for process in tree.processes)), {})
+    found = _WITNESS.fullmatch(environment.get("RINGMASTER_WITNESS", ""))
+    if found:
+        return "ringmaster", {"id": found["trial"], "log": os.path.join(found["state"], "trials", found["trial"], "server.log")}
+    unit = context["unit"]
+    if unit and server_trees.origin(tree.root)["unit"] == unit["name"]:
+        return "unit", None
+    return None, None
+
+
+def _parsed(tree):
+    """(the command's `server` part with `listen`, or None; why it could not be read)."""
+    if tree.kind != "server":
+        return None, None
+    try:
+        words = tree.command
+        if server_command.MODULE not in words and "serve" not in words:  # python .../sglang/launch_server.py
+            script = next(index for index, word in enumerate(words) if word.endswith("/sglang/launch_server.py"))
+            words = [words[0], "-m", server_command.MODULE, *words[script + 1 :]]
+        return server_command.parse(words), None
+    except (RingmasterError, StopIteration) as error:
+        return None, str(error)
+
+
+def _missing(tree, server, listening):
+    """What an open port says there must be (it opens once every worker has reported), and is not there."""
+    if not (server and listening) or server_command.flag_int(server, "nnodes", 1) > 1:
+        return []
+    replicas = 1 if "enable-dp-attention" in server["flags"] else server_command.flag_int(server, "dp-size", 1)
+    wanted, there = server_command.rank_count(server) * replicas, len(tree.schedulers())
+    lost = [f"{wanted - there} of {wanted} schedulers"] if there < wanted else []
+    if not any(title.startswith("sglang::detokenizer") for title in tree.members) and "skip-tokenizer-init" not in server["flags"]:
+        lost.append("the detokenizer")
+    return lost
+
+
+def _holder(port, pid):
+    """{pid, command} of the process that listens on PORT in the network namespace of PID, or None."""
+    if not sockets.listening_inodes(port, pid):
+        return None
+    found = sockets.holders(port, list(procfs.scan()), pid)
+    command = _program(procfs.command_line(found[0])) if found else "not visible"
+    return {"pid": found[0] if found else None, "command": command}
+
+
+def _program(words):
+    """The command WORDS up to its first long option, which may hold a secret."""
+    end = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
+    return " ".join(words[:end])[:60]
+
+
+def _progress(before, after):
+    """Names of what grew between two samples of readiness.sample, by the thresholds of readiness."""
+    grown = []
+    for name in after:
+        progress = readiness.Progress(0.0)
+        progress.feed({name: before[name]}, 0.0)
+        if progress.feed({name: after[name]}, SAMPLE_S) == 0.0:
+            grown.append(name)
+    return grown
+
+
+def _of_log(reader):
+    if reader is None:
+        return dict(_CAUSE_NONE)
+    looks_like = log_cause.cause(reader, exit_code=None) or {}
+    return {
+        "phase": reader.phase, "done": reader.done, "total": reader.total, "cause": None, "drained": bool(reader.facts["drained"]),
+        "log_port_taken": looks_like.get("signature") in ("port_in_use", "address_in_use"),
+    }  # fmt: skip
+
+
+def _title(process, tree):
+    return next((title for title, member in tree.members.items() if member.pid == process.pid), f"pid {process.pid}")
+
+
+def _size(output):
+    try:
+        return os.stat(output.source).st_size if output.kind == "file" else None
+    except OSError:
+        return None
+
+
+def _rounded(seconds):
+    return None if seconds is None else round(seconds, 1)
+
+
+# --- a unit, a trial or a host without processes ----------------------------------------------------------------------
+
+
+def _unit_without_processes(unit, properties, context):
+    output = server_output.of_unit(properties)
+    log = server_output.read(output, timeout_s=context["timeout_s"])
+    shown = {name: properties.get(name, "") for name in ("ActiveState", "SubState", "Result", "NRestarts")}
+    context["unit"].update(shown, held=units.is_held(unit))
+    evidence = _evidence(
+        context, kind="none", managed_by="unit", log_age_s=log.age_s, log_note=log.output.note, **_of_log(log.reader)
+    )
+    judged = diagnosis.judge(evidence)
+    if judged["state"] == "crashed" and log.reader:
+        evidence["cause"] = log_cause.cause(log.reader, exit_code=None)
+    shown_log = {"path": log.output.path, "kind": log.output.kind, "age_s": _rounded(log.age_s), "note": log.output.note}
+    return _told(evidence, judged, {"log": shown_log})
+
+
+def _nothing(context):
+    trial = last_trial(context["state"])
+    evidence = _evidence(context, kind="none", managed_by="ringmaster" if trial else None, trial=trial, run=running(context["state"]))
+    evidence["cause"] = trial["cause"] if trial else None
+    log = {"path": trial["log"], "kind": "file", "age_s": None, "note": None} if trial else None
+    return _told(evidence, diagnosis.judge(evidence), {"log": log, "trial": trial and trial["id"]})
+
+
+def last_trial(state):
+    """{id, outcome, cause, finished, log} of the newest trial in STATE, None without one or where it may not be read."""
+    try:
+        newest = max(os.scandir(state.path("trials")), key=lambda entry: entry.stat().st_mtime, default=None)
+    except OSError:
+        return None
+    if newest is None:
+        return None
+    result = {}
+    with contextlib.suppress(RingmasterError):
+        result = files.read_json(os.path.join(newest.path, "trial.json"), {})
+    log = os.path.join(newest.path, "server.log")
+    found = {"id": newest.name, "log": log, **{name: result.get(name) for name in ("outcome", "cause", "finished")}}
+    if not result and os.path.exists(log):
+        found["cause"] = log_cause.cause(server_output.read(server_output.Output("file", log, log), timeout_s=1.0).reader, exit_code=None)
+    return found
+
+
+def running(state):
+    """control.status of STATE, or {problem} where it may not be read."""
+    try:
+        return control.status(state)
+    except (RingmasterError, OSError) as error:
+        return {"problem": str(error), "holder": None}
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _evidence(context, **found):
+    empty = {
+        "kind": "none", "managed_by": None, "unit": context["unit"], "pids": [], "worker": None, "dead": [], "missing": [], "frozen": [],
+        "age_s": None, "port": None, "listening": None, "holder": None, "http": None, "http_note": None, "progress": None,
+        "log_age_s": None, "log_note": None, "trial": None, "run": None, "ended": False, "stall_timeout_s": context["stall_timeout_s"],
+        **_CAUSE_NONE,
+    }  # fmt: skip
+    return {**empty, **found}
+
+
+def _told(evidence, judged, more):
+    log = (more.get("log") or {}).get("path")
+    empty = dict.fromkeys(
+        ("trial", "pid", "origin", "url", "model", "version", "command_problem", "python", "log", "nccl"))  # fmt: skip
+    return {
+        **empty, "simulated": False, "flags": {}, "ranks": {}, **judged,
+        **{name: evidence[name] for name in ("kind", "managed_by", "pids", "port", "phase", "done", "total", "cause", "http", "age_s")},
+        "unit": evidence["unit"]["name"] if evidence["managed_by"] == "unit" else None,
+        "next": diagnosis.next_step(judged, evidence, log=log),
+        **more,
+    }  # fmt: skip
+
+
+def _without(value, secrets):
+    """A copy of VALUE whose texts do not have SECRETS in them: a log may quote the command line."""
+    if isinstance(value, dict):
+        return {name: _without(item, secrets) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without(item, secrets) for item in value]
+    if isinstance(value, str):
+        for secret in secrets:
+            if isinstance(secret, str) and len(secret) > 3:
+                value = value.replace(secret, "***")
+    return value
