@@ -59,19 +59,15 @@ def _ringmaster_witness(file, applied, kept, replaced):
         import json
         import sys
 
-        argv = getattr(sys, "orig_argv", None)
-        if argv is None:
-            with open("/proc/self/cmdline", "rb") as cmdline:
-                argv = [os.fsdecode(part) for part in cmdline.read().split(b"\\0")[:-1]]
         seen = {
-            "pid": os.getpid(), "ppid": os.getppid(), "argv": argv, "file": file, "prefix": sys.prefix,
+            "pid": os.getpid(), "ppid": os.getppid(), "file": file, "prefix": sys.prefix,
             "applied": applied, "kept": kept, "replaced": replaced,
             "nccl": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
         }
         path = os.path.join(directory, "%d.json" % os.getpid())
         temporary = path + ".new"
         try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as witness:  # argv may hold a key
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as witness:
                 json.dump(seen, witness)
             os.replace(temporary, path)
         except Exception:

@@ -28,6 +28,23 @@ def redact(value):
     return clean(value)
 
 
+def secrets(value):
+    """The texts that `configuration` hides of VALUE, a configuration: for `hide`. None shorter than 4 characters: they are everywhere."""
+    parts = (value["server"]["flags"], value["environment"])
+    return [str(part[name]) for part in parts for name, shown in redact(part).items() if shown == "***" and len(str(part[name])) > 3]
+
+
+def hide(value, texts):
+    """A copy of VALUE, at any depth, with "***" for each of TEXTS: what a server printed may hold its own key."""
+    if isinstance(value, dict):
+        return {name: hide(item, texts) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [hide(item, texts) for item in value]
+    for text in texts if isinstance(value, str) else ():
+        value = value.replace(text, "***")
+    return value
+
+
 def configuration(value):
     """A configuration fit for results, ledgers and screens."""
     return {

@@ -90,7 +90,7 @@ def test_settings_are_in_force_and_a_witness_says_so(python, tmp_path):
     pid, ppid = map(int, pids.split())
     assert file.name == f"{pid}.json"
     assert told == {
-        "pid": pid, "ppid": ppid, "argv": [python, "-B", "-c", code], "file": f"{directory}/sitecustomize.py", "prefix": told["prefix"],
+        "pid": pid, "ppid": ppid, "file": f"{directory}/sitecustomize.py", "prefix": told["prefix"],
         "applied": {name: SETTINGS[name] for name in ("NCCL_MAX_NCHANNELS", "NCCL_DEBUG_FILE")}, "kept": {"NCCL_PROTO": "Simple"},
         "replaced": {}, "nccl": in_force,
     }  # fmt: skip

@@ -190,6 +190,23 @@ def test_both_killed_then_the_next_begin_restores(lab, point):
     assert lab.settle() == []
 
 
+def test_a_full_disk_ends_the_plan_at_once(lab):
+    """Not only when the lease does: the next run is welcome as soon as there is room again."""
+    run = lab.begin(lab.plan(workloads=[LONG], lease_s=60.0))
+    run.until("workload")
+    events = Path(lab.state.plan_path(run.name, "events.jsonl"))
+    kept = events.rename(events.with_suffix(".kept"))
+    events.symlink_to("/dev/full")
+    assert lab.settle(timeout_s=20) == []
+    kept.rename(events)
+    trial = files.read_json(lab.state.trial_path(f"{run.name}-01", "trial.json"))
+    assert (trial["outcome"], trial["ended"]["drained"], trial["ended"]["left"]) == ("ready", True, [])
+    following = lab.begin(lab.plan())
+    assert following.release()["outcome"] == "released"
+    assert following.trials[0]["outcome"] == "ready"
+    assert lab.settle() == []
+
+
 # --- the server dies ---------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +232,37 @@ def test_member_killed(lab, point, member, outcome):
     assert trial["outcome"] == outcome
     assert trial["cause"]["summary"]
     assert lab.settle() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_somebody_else_stops(lab, number):
+    """It drains and ends as it does for us: no crash, but no measurement either."""
+    run = lab.begin(lab.plan(workloads=[LONG]))
+    run.until("workload")
+    procfs.send_signal(run.servers()["launcher"], number)
+    run.until("died")
+    assert run.release()["outcome"] == "released"
+    trial = run.trials[0]
+    assert (trial["outcome"], trial["cause"]["signature"]) == ("killed", "stopped"), trial["cause"]
+    assert trial["ended"]["left"] == []
+    assert lab.settle() == []
+
+
+def test_the_key_of_a_server_stays_between_it_and_us(lab):
+    """Its log shows its arguments: not in what is kept of it, and not in what is told of a death in the middle of them."""
+    key = "k3y-for-one-server"
+    flags = {"api-key": key}
+    for word in ("", "crash_at_phase:weights"):
+        configuration = lab.configuration(nccl={"NCCL_MAX_NCHANNELS": "2"}, environment={"RINGMASTER_LAB_FAULT": word}, **flags)
+        run = lab.begin(lab.plan(configuration))
+        run.release()
+        assert run.trials[0]["outcome"] == ("crashed" if word else "ready")
+        log = Path(run.trials[0]["log"]).read_text()
+        assert "api_key='***'" in log
+        holding = [path for path in Path(lab.state.directory).rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+        assert {path.name for path in holding} == {"plan.json"}
+        assert all(path.stat().st_mode & 0o077 == 0 for path in holding)
+        assert lab.settle() == []
 
 
 def test_a_child_of_the_same_title_does_not_hide_a_dead_scheduler(lab):
