@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import outputs_gate
 
 try:
     from scipy import special
@@ -120,12 +121,13 @@ def starts_needed(cv: float, effect: float, power: float = 0.8, confidence: floa
 def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 0.95, cannot_matter: str = "") -> dict:
     """The verdict on the candidate from all trial results of one run on one host, discarded launches included.
 
-    Reads of each trial `arm, block, discard, outcome, workloads, effective_ok, effective_problems, cause, engine`. The first
+    Reads of each trial `arm, block, discard, outcome, workloads, outputs, effective_ok, effective_problems, cause, engine`. The first
     workload of the first ready start is the primary one; the others can only veto. `cannot_matter`: why the factor has no
     effect here, if that is known. Returns plain JSON types:
 
         {"verdict": better|worse|equivalent|inconclusive|failed|unproven, "keep": bool, "reason": str, "simulated": bool,
-         "workloads": [{"name": str, **Comparison}]}     primary first; without those that have no value in one of the arms
+         "workloads": [{"name": str, **Comparison}],     primary first; without those that have no value in one of the arms
+         "outputs": what outputs_gate.judge found}       its "fail" makes the verdict failed
 
     `keep` is true exactly when the verdict is better. Raises RingmasterError when the baseline cannot be measured.
     """
@@ -142,17 +144,22 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
     names = list(dict.fromkeys(row["name"] for t in ready["baseline"] + ready["candidate"] for row in t.get("workloads") or []))
     rows = [row for row in (_compare_workload(name, ready, margin, confidence) for name in names) if row]
     missing = [name for name in names if not _values(ready["candidate"], name)]
+    outputs = outputs_gate.judge(*([t for t in trials if t["arm"] == arm] for arm in ("baseline", "candidate")))
     verdict, reason = (
         _failed(names, missing, ready, broken)
+        or _differing(outputs)
         or _unproven(ready["candidate"], cannot_matter)
         or _measured(names, rows, missing, ready, broken, margin, confidence)
     )
+    if outputs["state"] == "not usable" and verdict != "failed":
+        reason += f" Outputs were not compared: {outputs['reason']}."
     return {
         "verdict": verdict,
         "keep": verdict == "better",
         "reason": reason,
         "simulated": any((t.get("engine") or {}).get("simulated") for t in trials),
         "workloads": rows,
+        "outputs": outputs,
     }
 
 
@@ -168,6 +175,10 @@ def _failed(names: list[str], missing: list[str], ready: dict, broken: dict) -> 
         why = "; ".join([_why(broken["candidate"])] * bool(broken["candidate"]) + ["requests ended in errors"] * errors)
         return "failed", f"No start of the candidate gave a figure at {primary}: {why}.{unseen}"
     return None
+
+
+def _differing(outputs: dict) -> tuple[str, str] | None:
+    return ("failed", f"Outputs differ: {outputs['reason']}.") if outputs["state"] == "fail" else None
 
 
 def _unproven(candidates: list[dict], cannot_matter: str) -> tuple[str, str] | None:

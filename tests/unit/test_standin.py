@@ -32,7 +32,7 @@ sys.path.insert(0, str(STANDIN))
 
 from sglang import flags as standin_flags  # noqa: E402
 from sglang import lab as standin_lab  # noqa: E402
-from sglang import latency, nccl_log  # noqa: E402
+from sglang import latency, logprobs, nccl_log  # noqa: E402
 
 TRUTH = yaml.safe_load((LAB / "files" / "truth.yml").read_text())
 TP4 = ("--tp-size", "4", "--disable-custom-all-reduce")
@@ -669,6 +669,49 @@ def test_no_answer_and_broken_numbers(standin):
     broken = standin(lab={"faults": ["nan"]})
     broken.ready()
     assert broken.ask("POST", "/generate", {"text": "x", "sampling_params": {"max_new_tokens": 3}})[1]["text"] == "! ! !"
+
+
+FORCED = {
+    "text": "a text of some length, so that it has tokens", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2,
+    "sampling_params": {"max_new_tokens": 4, "temperature": 0},
+}
+
+
+def test_logprobs_have_the_fields_that_sglang_gives_them(shared):
+    meta = shared.ask("POST", "/generate", FORCED)[1]["meta_info"]
+    forced, generated, best = (meta[name] for name in ("input_token_logprobs", "output_token_logprobs", "output_top_logprobs"))
+    assert [len(rows) for rows in (forced, generated, best)] == [meta["prompt_tokens"], 4, 4]
+    assert forced[0][0] is None
+    assert all(isinstance(token, int) and logprob < 0.02 and text is None for logprob, token, text in forced[1:] + generated)
+    assert all(first == item and first[0] > second[0] for (first, second), item in zip(best, generated, strict=True))
+    assert shared.ask("POST", "/generate", FORCED)[1]["meta_info"]["input_token_logprobs"] == forced
+    later = shared.ask("POST", "/generate", FORCED | {"logprob_start_len": 3})[1]["meta_info"]["input_token_logprobs"]
+    assert later == forced[3:]
+    assert "input_token_logprobs" not in shared.ask("POST", "/generate", FORCED | {"return_logprob": False})[1]["meta_info"]
+
+
+def _logprobs(env: dict | None = None, argv=TP4, faults: dict | None = None) -> list:
+    flags, _ = standin_flags.resolve(["--model-path", "m", *argv])
+    return logprobs.Logprobs(env or {}, flags, latency.COEFFICIENTS, faults or {}).of(list(range(1, 400)), 1.0)[1:]
+
+
+def test_logprobs_move_a_little_with_the_way_of_the_all_reduce_and_much_when_corrupt():
+    base = _logprobs()
+    assert statistics.fmean(base) == pytest.approx(-2.0, abs=0.25)
+    assert statistics.stdev(base) == pytest.approx(2.0, abs=0.3)
+
+    def moved(other: list) -> float:
+        return statistics.fmean(abs(a - b) for a, b in zip(base, other, strict=True))
+
+    for env in ({"NCCL_MAX_NCHANNELS": "2"}, {"NCCL_PROTO": "Simple"}):
+        assert 0.005 < moved(_logprobs(env)) < 0.03
+    assert 0.005 < moved(_logprobs(argv=("--tp-size", "4"))) < 0.03
+    assert moved(_logprobs({"NCCL_NTHREADS": "256"})) == 0
+    one_rank = ("--tp-size", "1")
+    assert _logprobs({"NCCL_PROTO": "Simple"}, one_rank) == _logprobs(argv=one_rank)
+    assert moved(_logprobs(faults={"corrupt": ""})) == pytest.approx(1.0, abs=0.1)
+    assert moved(_logprobs(faults={"corrupt": "0.2"})) == pytest.approx(0.2, abs=0.02)
+    assert _logprobs(faults={"nan": ""}) == [None] * 398
 
 
 def test_port_held_by_another_server_and_by_something_mute(standin):

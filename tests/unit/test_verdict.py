@@ -296,6 +296,65 @@ def test_a_factor_that_cannot_matter_is_unproven():
     assert (found["verdict"], found["reason"]) == ("unproven", "one rank: NCCL sends nothing")
 
 
+def answered(*logprobs: float | str) -> dict:
+    """Outputs of a start that found the tokens of one text this likely."""
+    entry = {
+        "name": "prose", "tokens": len(logprobs) + 1, "ids_digest": "1", "logprobs": list(logprobs), "generated_ids": [5],
+        "generated_logprobs": [-0.1], "generated_leads": [2.0], "empty": False, "repetitive": False,
+    }  # fmt: skip
+    return {"prompts": [entry], "digest": repr(logprobs), "seconds": 1.0, "error": None}
+
+
+GOOD, MOVED, FAR = answered(-1.0, -4.0, -0.5), answered(-1.01, -3.98, -0.5), answered(-3.0, -0.2, -9.0)
+
+
+def with_outputs(baseline: dict, candidate: dict, last: dict | None = None) -> list[dict]:
+    trials = run(BETTER)
+    for t in trials:
+        t["outputs"] = baseline if t["arm"] == "baseline" else candidate
+    trials[-1]["outputs"] = last or candidate
+    return trials
+
+
+def test_outputs_inside_the_band_are_kept_and_said():
+    found = decide(with_outputs(GOOD, MOVED))
+    assert (found["verdict"], found["keep"], found["outputs"]["state"]) == ("better", True, "pass")
+    assert found["outputs"]["starts"] == [4, 4]
+    assert "utputs" not in found["reason"]
+
+
+@pytest.mark.parametrize("bad", [FAR, answered(-1.0, "nan", -0.5)])
+def test_outputs_that_jump_in_one_start_are_never_kept(bad):
+    found = decide(with_outputs(GOOD, GOOD, last=bad))
+    assert (found["verdict"], found["keep"], found["outputs"]["state"]) == ("failed", False, "fail")
+    assert found["reason"].startswith("Outputs differ: ")
+    assert found["workloads"][0]["verdict"] == "better", "the figures are reported all the same"
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_outputs_of_a_discarded_start_and_of_one_that_crashed_later_count():
+    trials = with_outputs(GOOD, GOOD)
+    next(t for t in trials if t["arm"] == "candidate" and t["discard"]).update(outputs=FAR, outcome="crashed", workloads=[])
+    assert decide(trials)["verdict"] == "failed"
+
+
+def test_outputs_that_differ_come_before_unproven():
+    assert decide(with_outputs(GOOD, FAR), cannot_matter="one rank")["reason"].startswith("Outputs differ")
+
+
+def test_outputs_that_cannot_be_used_do_not_block_and_are_said():
+    refused = {"prompts": [], "digest": None, "seconds": 0.1, "error": "prose: HTTP 400: no"}
+    found = decide(with_outputs(refused, GOOD))
+    assert (found["verdict"], found["keep"], found["outputs"]["state"]) == ("better", True, "not usable")
+    assert found["reason"].endswith(" Outputs were not compared: the baseline gave no outputs: prose: HTTP 400: no.")
+
+
+def test_without_outputs_nothing_is_said_of_them():
+    found = decide(run(BETTER))
+    assert (found["outputs"]["state"], found["keep"]) == ("not asked", True)
+    assert "utputs" not in found["reason"]
+
+
 def test_failed_comes_before_unproven():
     trials = [t for t in run(BETTER) if t["arm"] == "baseline"] + [trial("candidate", 1, None)]
     assert decide(trials, cannot_matter="one rank")["verdict"] == "failed"

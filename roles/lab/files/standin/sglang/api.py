@@ -16,6 +16,7 @@ import uuid
 from . import __version__
 from .engine import Engine, encode
 from .http import Answer
+from .logprobs import Logprobs
 from .procs import log
 
 DEPRECATED = {"/get_model_info": "/model_info", "/get_server_info": "/server_info"}
@@ -25,8 +26,8 @@ FINISH = {1: "length", 2: "stop"}
 class Api:
     """Routes a request to its handler. `state`: starting, up or draining; `open_streams`: answers on their way."""
 
-    def __init__(self, engine: Engine, flags: dict, lab: dict, argv: list) -> None:
-        self.engine, self.flags, self.lab = engine, flags, lab
+    def __init__(self, engine: Engine, flags: dict, lab: dict, logprobs: Logprobs, argv: list) -> None:
+        self.engine, self.flags, self.lab, self.logprobs = engine, flags, lab, logprobs
         self.command = shlex.join([sys.executable, "-m", "sglang.launch_server", *argv])
         self.state, self.open_streams = "starting", 0
         self.routes = {
@@ -148,7 +149,7 @@ class Api:
                 meta.update(e2e_latency=took_s, request_received_ts=wall_s, request_finished_ts=wall_s + took_s,
                             decode_throughput=len(ids) / took_s)
                 if asked.get("return_logprob"):
-                    meta["output_token_logprobs"] = [[-(one % 97) / 100.0, one, None] for one in ids]
+                    meta.update(self.logprobs.meta(asked, request.ids, ids))
             yield {"text": text, "output_ids": ids, "meta_info": meta}
 
     async def generate_events(self, request, asked: dict):

@@ -14,7 +14,8 @@ it then strikes only in workers whose environment (names in capitals) and flags 
     leave_zombies                the last rank leaves a process of its own name behind that ignores SIGTERM
     no_answer                    health says 200, a completion never comes
     slow_drain_s:S               after SIGTERM and the last stream, S seconds more
-    nan                          every token is token 0
+    nan                          every token is token 0, no log-probability is a number
+    corrupt[:NATS]               log-probabilities are NATS (1) too low in the mean
     nccl_ignores:NAME            NCCL of every rank acts, and logs, as if this variable were not set
 """
 
@@ -27,7 +28,7 @@ from .latency import COEFFICIENTS
 
 FAULTS = (
     "crash_at_phase", "hang_at_phase", "spin_at_phase", "kill_at_phase", "lose_scheduler_after_s",
-    "leave_zombies", "no_answer", "slow_drain_s", "nan", "nccl_ignores",
+    "leave_zombies", "no_answer", "slow_drain_s", "nan", "corrupt", "nccl_ignores",
 )
 DEFAULTS = {
     "load_s": 1.5,  # launch to port open

@@ -15,6 +15,7 @@ from .engine import Engine, PrefixCache
 from .http import handle, request_json
 from .lab import active
 from .launch_server import kill_tree
+from .logprobs import Logprobs
 from .procs import log
 
 WATCH_S = 1.0
@@ -29,7 +30,7 @@ class Server:
         self.workers, self.flags, self.lab = workers, flags, lab
         self.faults = active(lab["faults"], dict(os.environ), flags)
         self.engine = Engine(workers.requests_fd, workers.text_fd, PrefixCache(not flags["disable_radix_cache"]))
-        self.api = Api(self.engine, flags, lab, argv)
+        self.api = Api(self.engine, flags, lab, Logprobs(dict(os.environ), flags, lab["coefficients"], self.faults), argv)
         self.ended = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
