@@ -13,7 +13,7 @@ from datetime import datetime
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, verdict
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import evidence, plans, verdict
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.ledger import Ledger
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Narrator, duration
 
@@ -197,6 +197,9 @@ class ActionModule(ActionBase):
             "verdict": judged["verdict"] if judged else "not measured",
             "reason": judged["reason"] if judged else ended.get("reason", ""),
             "done": _done(plan, ended, kept),
+            "proof": evidence.proven([t for t in self._trials if t["arm"] == "candidate" and t["outcome"] == "ready"], plan["proof_of"]),
+            "output": _output(judged),
+            "warnings": evidence.warnings(self._trials),
             "log": (failed_trials or self._trials or [{"log": None}])[-1]["log"],
             "simulated": simulated,
             "next": "ansible-playbook ringmaster.gpu.rollback" if kept and "rollback_to" not in plan else None,
@@ -258,6 +261,12 @@ def _done(plan, ended, kept):
     if service and service["ready"] and not service["problems"]:
         proven = f"; {plan['unit']} answers, " + ("its settings unknown" if service["unknown"] else "settings proven")
     return ("back on" if "rollback_to" in plan else "kept as") + f" known-good version {ended['version']}{proven}"
+
+
+def _output(judged):
+    """That the candidate computes what the baseline computes, where that was seen; where it was not, the reason of the verdict says so."""
+    outputs = (judged or {}).get("outputs") or {}
+    return outputs["reason"] if outputs.get("state") == "pass" else ""
 
 
 def _why(answer):

@@ -193,6 +193,7 @@ class ActionModule(ActionBase):
             **self._frame(host, target, settings),
             "factor": factor.label,
             "cannot_matter": factor.cannot_matter or "",
+            "proof_of": sorted(factor.nccl),
             "inventory_lines": resolve.inventory_lines([factor]),
             "adopt": None if target["status"]["known_good"] and not target["changed_files"] else plain(self._task.args["asked"]),
             "arms": {

@@ -145,6 +145,7 @@ class Supervisor:
             software=self._software(configuration["server"]["python"]),
             check=self.check,
             report=self._report,
+            factor=self._factor(arm),
             first=self.settings["smoke"] and configuration["label"] not in self._launched,
             capture=self._captures(step),
         )
@@ -160,6 +161,13 @@ class Supervisor:
                 files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
         self.events.add("trial", trial=trial_id)
         return result
+
+    def _factor(self, arm):
+        """The NCCL settings of ARM that the baseline does not have so, None for one that it has and ARM does not."""
+        baseline = self.plan["arms"].get("baseline")
+        former = baseline["configuration"]["nccl"]["settings"] if baseline else {}
+        settings = arm["configuration"]["nccl"]["settings"]
+        return {name: settings.get(name) for name in sorted({*former, *settings}) if former.get(name) != settings.get(name)}
 
     def _captures(self, step):
         """Whether NCCL writes down what it does in this launch: it costs time, so by default only where nothing is counted."""

@@ -19,6 +19,8 @@ from . import (
     loadgen,
     log_cause,
     log_lines,
+    nccl_log,
+    outputs,
     proof,
     readiness,
     redaction,
@@ -46,14 +48,17 @@ class Interrupted(Exception):
 class Trial:
     """Runs one step. `check` is called often and raises Interrupted; `report(kind, **fields)` tells the world.
 
-    `first`: the plan's first launch of this configuration, which is tried out by two ranks. `capture`: NCCL is to write down what it does.
+    `factor` {NAME: value or None}: the NCCL variables that are to be felt. `first`: the plan's first launch of this configuration, which
+    is tried out by two ranks. `capture`: NCCL is to write down what it does.
     """
 
-    def __init__(self, *, trial_id, host, configuration, workloads, settings, state, software, check, report, first=False, capture=False):
+    def __init__(
+        self, *, trial_id, host, configuration, workloads, settings, state, software, check, report, factor=None, first=False, capture=False
+    ):
         self.id, self.host, self.configuration, self.workloads = trial_id, host, configuration, workloads
         self.settings, self.state, self.check, self.report = settings, state, check, report
         self.software = software  # of engine_info.read
-        self.first, self.capture = first, capture
+        self.factor, self.first, self.capture = factor or {}, first, capture
         self.directory = state.make_trial(trial_id)
         self.log_path = os.path.join(self.directory, "server.log")
         self.port = settings["port"] or sockets.free_port()
@@ -135,14 +140,16 @@ class Trial:
             os.mkdir(path, 0o700)
             if account and os.geteuid() == 0:
                 os.chown(path, account.pw_uid, account.pw_gid)
-        return {**base, "RINGMASTER_WITNESS": directories["witness"]}
+        given = {**base, **self.configuration["nccl"]["settings"]}
+        self.logging = nccl_log.environment(directories["nccl"], given) if self.capture else {}
+        return {**base, **self.logging, "RINGMASTER_WITNESS": directories["witness"]}
 
     def _smoke_passes(self):
         """Two ranks add before a long load. Where they cannot be tried (one rank, no torch) the load has to tell."""
         if server_command.rank_count(self.configuration["server"]) < smoke.RANKS:
             return True
         self.report("phase", phase="smoke")
-        environment = {name: value for name, value in self.environment.items() if name != "RINGMASTER_WITNESS"}
+        environment = {name: value for name, value in self.environment.items() if name not in ("RINGMASTER_WITNESS", *self.logging)}
         found = smoke.run(
             self.configuration["server"]["python"],
             environment,
@@ -191,7 +198,7 @@ class Trial:
             cause = _cause("stopped", summary, "Find out who did that (SIGTERM or SIGINT), and measure again.", self.reader.last_lines())
         self.result["outcome"] = "killed" if was_ready and (killed_role or stopped) else "crashed"
         self.result["cause"] = cause = redaction.hide(cause, self.secrets)
-        self.report("died", role=death.role, summary=(cause or {}).get("summary", ""))
+        self.report("died", role=death.role, summary=(cause or {}).get("summary", ""), log=self.log_path)
 
     # --- what a ready server is -----------------------------------------------------------------------------------
 
@@ -215,15 +222,20 @@ class Trial:
     def _prove(self, server):
         """What the ranks really have, by the best witness there is."""
         nccl, ranks = self.configuration["nccl"], server.schedulers()
+        captures = nccl_log.read(os.path.join(self.directory, "nccl")) if self.capture else {}
         effective = proof.effective(
             ranks,
             server.popen.pid,
             proof.read_witnesses(self.environment["RINGMASTER_WITNESS"]),
             configured=nccl["settings"],
-            given=self.configuration["environment"],
+            given={**self.configuration["environment"], **self.logging},
+            captures=captures,
         )
         wanted = {**nccl["settings"], **dict.fromkeys(nccl.get("removed", ()))}
         problems = proof.problems(wanted, effective, server_command.rank_count(self.configuration["server"]))
+        found = {title: captures[process.pid] for title, process in ranks.items() if process.pid in captures}
+        problems += proof.felt(self.factor, found)
+        self.result["nccl"] = {title: nccl_log.summary(capture) for title, capture in found.items()}
         self.result.update(effective=effective, effective_problems=problems, effective_ok=not problems)
 
     def _measure(self, server):
@@ -235,8 +247,13 @@ class Trial:
             stall.check()
             return False
 
+        if self.settings["outputs"]:
+            self.report("phase", phase="outputs")
+            self.result["outputs"] = outputs.read(self.base_url, api_key=self.api_key, stop=stop)
         for workload in self.workloads:
             self.result["workloads"].append(self._workload(workload, server, stall, stop))
+        if self.capture:
+            self._prove(server)  # what was measured made NCCL write more
 
     def _workload(self, workload, server, stall, stop):
         offset = os.path.getsize(self.log_path)

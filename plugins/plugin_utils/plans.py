@@ -48,6 +48,7 @@ def frame(host: str, settings: Mapping[str, Any], *, unit: str | None = None) ->
         "who": who(),
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "cannot_matter": "",
+        "proof_of": [],
         "inventory_lines": [],
         "adopt": None,
         "arms": {},

@@ -32,7 +32,7 @@ class Narrator:
     def on_step(self, event: Mapping[str, Any]) -> str:
         self._quiet_until = event["t"] + QUIET_S
         what = "fills the caches, not counted" if event["discard"] else f"block {event['block']}"
-        return f"start {event['index'] + 1}/{self.step_count} {event['arm']} ({what})"
+        return f"start {event['index'] + 1}/{self.step_count} {event['arm']} ({what}), log {event['log']}"
 
     def on_phase(self, event: Mapping[str, Any]) -> str | None:
         if event["phase"] in ("ready_line", "stop"):  # words in a log, and what the next line says anyway
@@ -60,7 +60,7 @@ class Narrator:
         return f"  ready after {event['seconds']:.1f} s"
 
     def on_died(self, event: Mapping[str, Any]) -> str:
-        return f"  the {event['role']} is gone: {event['summary'] or 'no message'}"
+        return f"  the {event['role']} is gone: {event['summary'] or 'no message'}; log {event['log']}"
 
     def on_held(self, event: Mapping[str, Any]) -> str:
         return f"{event['unit']} is drained, stopped and held until the end"

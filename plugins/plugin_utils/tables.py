@@ -20,8 +20,8 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
     """What was measured, one block a row: the figures, then what was done, why, the log and the next command.
 
     Rows: `{host, factor, baseline_tok_s, candidate_tok_s, ratio, low, high, starts: [n_baseline, n_candidate], verdict, reason,
-    done, log, simulated, next}`; all but host, factor and verdict may be missing or None. `ratio, low, high` are candidate /
-    baseline. SIMULATED stands in the verdict of each simulated row and in a line under the table. Only a log path or a command
+    done, proof, output, warnings: [str], log, simulated, next}`; all but host, factor and verdict may be missing or None. `ratio, low,
+    high` are candidate / baseline. SIMULATED stands in the verdict of each simulated row and in a line under the table. Only a log path or a command
     that is wider than the table exceeds `width`: both are there to be copied. `encoding` defaults to the locale's.
     """
     if not rows:
@@ -41,7 +41,8 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
         for row in rows
     ]
     notes = [
-        [line for name in ("done", "reason") if row.get(name) for line in labelled(name, show(row[name]), width)]
+        [line for name in ("done", "reason", "proof", "output") if row.get(name) for line in labelled(name, show(row[name]), width)]
+        + [line for text in row.get("warnings") or () for line in labelled("warn", show(text), width)]
         + [f"  {name + ':':<7} {show(row[name])}" for name in ("log", "next") if row.get(name)]
         for row in rows
     ]

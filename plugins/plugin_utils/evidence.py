@@ -1,0 +1,39 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the starts of a run prove and warn of, in a sentence each for the table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+PROOFS = {  # best first
+    "nccl log": "NCCL's own log",
+    "witness": "a witness of the worker",
+    "environ": "the worker's environment",
+}
+
+
+def proven(trials: Sequence[dict], names: Iterable[str]) -> str:
+    """How NCCL variables NAMES were shown to be in force in TRIALS (ready starts of the candidate); "" without names or starts.
+
+    As in "NCCL's own log (1 of 4 starts), a witness of the worker (4), each of 2 ranks".
+    """
+    wanted = sorted(names)
+    starts = [trial["effective"] for trial in trials if trial.get("effective_ok")]
+    if not wanted or not starts:
+        return ""
+    counts = dict.fromkeys(PROOFS, 0)
+    for ranks in starts:
+        seen = {values.get(name, {}).get("proof") for values in ranks.values() for name in wanted}
+        for proof in seen & set(PROOFS):
+            counts[proof] += 1
+    words = [f"{words} ({counts[proof]} of {len(starts)} starts)" for proof, words in PROOFS.items() if counts[proof]]
+    ranks = max(map(len, starts))
+    return f"{', '.join(words)}; {'each of ' if ranks > 1 else ''}{ranks} {'ranks' if ranks > 1 else 'rank'}" if words else ""
+
+
+def warnings(trials: Sequence[dict]) -> list[str]:
+    """What the figures of TRIALS are to be taken with care for, each once."""
+    rows = [row for trial in trials for row in trial.get("workloads") or []]
+    return list(dict.fromkeys(f"{row['name']}: {text}" for row in rows for text in row.get("warnings") or []))
