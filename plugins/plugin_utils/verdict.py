@@ -198,7 +198,10 @@ def _measured(names, rows, missing, ready, broken, margin, confidence) -> tuple[
     if names[0] in missing:
         return "inconclusive", f"No start of the candidate gave a usable figure at {names[0]}."
     verdict, reason = _of_figures(rows[0], margin, confidence)
-    vetoes = [f"{row['name']} is worse ({_change(row)})" for row in rows[1:] if row["verdict"] == "worse"]
+    worse = [f"{row['name']} ({_change(row)})" for row in rows[1:] if row["verdict"] == "worse"]
+    if worse and verdict in ("equivalent", "inconclusive"):
+        return "worse", f"Worse at {', '.join(worse)}, and nothing is gained for it: {reason}"
+    vetoes = [f"worse at {text}" for text in worse]
     vetoes += [f"{name} has no figure of the candidate" for name in missing]
     if broken["candidate"]:
         vetoes.append(f"the candidate did not become ready in {_of(broken, ready)}: {_why(broken['candidate'])}")
