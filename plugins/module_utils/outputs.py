@@ -22,7 +22,7 @@ from .http_client import HttpError, request
 NEW_TOKENS = 24
 SLOW_S = 10.0  # after that long the rest of the texts are asked without a continuation
 TIMEOUT_S = 60.0  # one request; the first of a fresh cache may compile
-ERROR_CHARS = 300
+ERROR_CHARS = 200
 LOOP_PERIOD, LOOP_TOKENS = 4, 20  # the same 1 to 4 tokens again and again, for that many tokens up to the end
 PROMPTS = (
     (

@@ -8,14 +8,13 @@ nats: their mean difference, and the largest of a single token. A start is as fa
 to the baseline's starts. The band is three times the baseline's own largest distance between two starts, at least a floor.
 
 The floor is what another order of summation may do in bfloat16, when the baseline itself repeats bit by bit. Known mean differences:
-0.011 between two engines on a dense model of 4 billion parameters, 0.02 (root of mean square 0.03) on one of 0.5 billion; 0.01 to 0.03
+0.011 between two engines on a dense model of 4 billion parameters; 0.03 (root of mean square) on one of 0.5 billion; 0.01 to 0.03
 simulated for orders of eight ranks, over 4 to 24 layers (tests/bench/bench_outputs.py). Corruption lies far above: see there.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -65,9 +64,10 @@ def _broken(start: dict, baseline: list[dict]) -> list[str]:
     reasons = [f"numbers that are not finite at {entry['name']}" for entry in start["prompts"] if not _finite(entry)]
     if not any(entry["empty"] for other in baseline for entry in other["prompts"]):
         reasons += [f"an empty text at {entry['name']}" for entry in start["prompts"] if entry["empty"]]
-    most = max((_repetitive(other) for other in baseline if not other["error"]), default=math.inf)
-    if 2 * _repetitive(start) >= len(start["prompts"]) > 0 and most <= 1:
-        reasons.append(f"endless repetition in {_repetitive(start)} of {len(start['prompts'])} texts")
+    looping, continued = _looping(start)
+    usual = max((loops / of for loops, of in map(_looping, baseline) if of), default=1.0)
+    if looping >= 2 and looping >= continued / 2 and usual <= 0.25:
+        reasons.append(f"endless repetition in {looping} of {continued} texts")
     known = {entry["name"]: entry["ids_digest"] for other in baseline for entry in other["prompts"]}
     if not _differing(baseline):
         changed = [entry["name"] for entry in start["prompts"] if known.get(entry["name"], entry["ids_digest"]) != entry["ids_digest"]]
@@ -75,8 +75,9 @@ def _broken(start: dict, baseline: list[dict]) -> list[str]:
     return reasons
 
 
-def _repetitive(start: dict) -> int:
-    return sum(entry["repetitive"] for entry in start["prompts"])
+def _looping(start: dict) -> tuple[int, int]:
+    """(texts that end in endless repetition, texts that were continued at all)."""
+    return sum(entry["repetitive"] for entry in start["prompts"]), sum(len(entry["generated_ids"]) > 1 for entry in start["prompts"])
 
 
 def _finite(entry: dict) -> bool:
@@ -115,18 +116,20 @@ def _disagree(starts: list[dict]) -> str:
 
 def _compared(baseline: list[dict], candidate: list[dict]) -> dict:
     """The distances nearest to (or furthest beyond) their bands, as `judge` returns them, and `beyond`: what is outside, or ""."""
-    worst = {}
+    worst, identical = {}, True
     for measure in MEASURES:
-        bands = {part: max(FLOOR_NATS[measure], WIDER * widest) for part, widest in _spread(baseline, measure).items()}
+        spread = _spread(baseline, measure)
+        bands = {part: max(FLOOR_NATS[measure], WIDER * widest) for part, widest in spread.items()}
         for start in candidate:
             others = [_apart(start, other, measure) for other in baseline]
             for part, band in bands.items():
                 distance = statistics.median(apart[part] for apart in others)
                 worst[measure] = max(worst.get(measure, (-1.0,)), (distance / band, distance, band, part))
+                identical = identical and not distance and not spread[part]
     measure, (share, distance, band, where) = max(worst.items(), key=lambda pair: pair[1][0])
     kind = {"mean": "nats a token", "largest": "nats at one token"}[measure]
     return {
-        "identical": len({start["digest"] for start in baseline + candidate}) == 1,
+        "identical": identical,
         "where": where,
         **{name: round(worst[measure][place], 6) for name, (measure, place) in _FIGURES.items()},
         "beyond": f"{distance:.2g} {kind} away from the baseline at {where}, the band is {band:.2g}" if share > 1 else "",

@@ -153,6 +153,10 @@ def test_repetition_fails_where_the_baseline_has_none():
     assert gate(BASE, [repeating("prose")])["state"] == "pass", "one text in which a tie went another way"
     assert gate([start(), repeating("prose", "facts")], [repeating("prose", "code")])["state"] == "pass"
     assert gate([refused("no"), refused("no")], [repeating("prose", "code", "facts")])["state"] == "not usable"
+    slow = repeating("prose")  # its other texts were not continued
+    for entry in slow["prompts"][1:]:
+        entry.update(generated_ids=[10], generated_logprobs=[-0.2], generated_leads=[2.0])
+    assert gate([slow, slow], [repeating("prose", "code", "facts")])["state"] == "pass"
 
 
 def test_empty_texts_do_not_fail_where_the_baseline_has_them():
