@@ -56,8 +56,10 @@ def progress_bar(text):
     return _BAR.match(text) if "%" in text and len(text) < LINE_CAP else None
 
 
-def fold(path, *, cap_bytes):
+def fold(path, *, cap_bytes, hide=()):
     """Rewrite a finished log in place: progress bars folded to their last state, the middle left out beyond `cap_bytes` (at least 1000).
+
+    Of each of the texts HIDE (a server prints its own API key) "***" is left.
 
     Needs twice `cap_bytes` of memory, whatever the size of the log.
     """
@@ -65,6 +67,8 @@ def fold(path, *, cap_bytes):
     with open(path, "rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         for data in _folded(iter(lambda: file.read(CHUNK_BYTES), b"")):
+            for text in hide:
+                data = data.replace(text.encode(), b"***")
             room = max(0, cap_bytes // 2 - len(head))
             head += data[:room]
             end += data[room:]
