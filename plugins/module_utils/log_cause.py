@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .signatures import BY_ID, HOST_OUT_OF_MEMORY, SIGNATURES
+from .signatures import BY_ID, HOST_OUT_OF_MEMORY
 
 
 def cause(reader, *, exit_code, killed_role=None, kernel_lines=()):
@@ -17,28 +17,22 @@ def cause(reader, *, exit_code, killed_role=None, kernel_lines=()):
     """
     reader.finish()
     if kernel_lines:
-        return _tell(HOST_OUT_OF_MEMORY, {}, [{"rank": None, "line": line} for line in kernel_lines], reader)
+        return _tell(HOST_OUT_OF_MEMORY, {"groups": {}, "lines": [{"rank": None, "line": line} for line in kernel_lines]}, reader)
     if reader.facts["drained"] and killed_role is None:
         return None
-    blocks = dict(reader.blocks)
-    if "exception" in blocks and blocks["exception"]["lines"][0] not in reader.last_lines():
-        del blocks["exception"]  # logged and survived
-    ended_by = blocks.get("scheduler_exception") or blocks.get("exception")
-    if ended_by:
-        for signature in SIGNATURES:
-            found = signature.uncaught and signature.regex.search(ended_by["groups"]["error"])
-            if found:
-                blocks[signature.id] = {"groups": found.groupdict(), "lines": ended_by["lines"]}
+    blocks = reader.evidence.blocks()
     name = min(blocks, key=lambda name: BY_ID[name][0], default=None)
-    signature = BY_ID[name][1] if name else None
-    if killed_role and (signature is None or signature.consequence):
+    if killed_role and (name is None or BY_ID[name][1].consequence):
         return _killed(reader, killed_role, exit_code)
-    if signature:
-        return _tell(signature, blocks[name]["groups"], blocks[name]["lines"], reader)
+    if name:
+        return _tell(BY_ID[name][1], blocks[name], reader)
+    if _signal(exit_code) not in (None, 9):
+        return _killed(reader, "launcher", exit_code)
     return _silent(reader, "", exit_code)
 
 
-def _tell(signature, groups, lines, reader):
+def _tell(signature, block, reader):
+    groups, lines = block["groups"], block["lines"]
     version = reader.facts["sglang"]
     words = {"sglang": f"SGLang {version}" if version else "this SGLang", **_named(groups)}
     summary = signature.summary.format(**words)
@@ -47,10 +41,13 @@ def _tell(signature, groups, lines, reader):
         found = regex.search(text)
         if found:
             summary += template.format(**_named(found.groupdict()))
+    advice = next((advice for phases, advice in signature.advice_in if block["phase"] in phases), signature.advice)
     evidence = [dict(line) for line in lines]
     if groups.get("rank") and evidence[0]["rank"] is None:
         evidence[0]["rank"] = f"rank {groups['rank']}"
-    return {"signature": signature.id, "summary": summary, "advice": signature.advice.format(**words), "evidence": evidence}
+    if signature.id.startswith("nccl_"):
+        evidence += [line for line in reader.evidence.nccl_warnings if line not in evidence]
+    return {"signature": signature.id, "summary": summary, "advice": advice.format(**words), "evidence": evidence}
 
 
 def _named(groups):
@@ -68,7 +65,7 @@ def _killed(reader, role, exit_code):
     if signal is None:
         return _silent(reader, f"{role} ", exit_code)
     known = BY_ID["subprocess_killed" if signal == 9 else "subprocess_signal"][1]
-    return _tell(known, {"role": role, "signal": str(signal)}, reader.last_lines(), reader)
+    return _tell(known, {"groups": {"role": role, "signal": str(signal)}, "lines": reader.last_lines()}, reader)
 
 
 def _silent(reader, who, exit_code):
@@ -78,7 +75,7 @@ def _silent(reader, who, exit_code):
     elif reader.total:
         where += f" {reader.done}/{reader.total}"
     code = "" if exit_code is None else f" (exit {exit_code})"
-    if _signal(exit_code) == 9 and not who:
+    if _signal(exit_code) == 9:
         code = f" (exit {exit_code} says nothing: the launcher ends by killing itself)"
     return {
         "signature": "silent",

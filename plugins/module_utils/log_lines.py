@@ -16,7 +16,7 @@ CHUNK_BYTES = 256 * 1024
 LINE_CAP = 500
 _END = re.compile(rb"[\r\n]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?((?: [A-Z]+\d+)*)\] ?")
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?((?: [A-Z_]+\d+)*)\] ?")
 _BAR = re.compile(r"(?P<label>.*?)\s*\d{1,3}%[^/]*?\|\s*(?P<done>\d+)/(?P<total>\d+) \[[^\]]*\]$")
 
 
@@ -39,7 +39,8 @@ class Splitter:
 
 
 def text_of(piece):
-    return _ANSI.sub("", piece[:PIECE_CAP_BYTES].decode("utf-8", "replace")).rstrip()
+    """A piece without colours, and without the NUL bytes of a hole."""
+    return _ANSI.sub("", piece[:PIECE_CAP_BYTES].replace(b"\0", b"").decode("utf-8", "replace")).rstrip()
 
 
 def segments(text):
@@ -106,6 +107,6 @@ def _folded(chunks):
         return held if not piece and (held or after_carriage) else held + piece + newline
 
     for chunk in chunks:
-        for piece, end in splitter.feed(chunk):
+        for piece, end in splitter.feed(chunk.replace(b"\0", b"")):  # a hole of log_cap
             yield line(piece, end)
     yield line(splitter.rest, b"")

@@ -9,14 +9,12 @@ import os
 import random
 import re
 import stat
-import string
 import tracemalloc
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.ringmaster.gpu.plugins.module_utils import signatures
 from ansible_collections.ringmaster.gpu.plugins.module_utils.log_cause import cause
 from ansible_collections.ringmaster.gpu.plugins.module_utils.log_lines import fold
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_log import LogReader, whole
@@ -58,7 +56,7 @@ def state(reader):
         "bar": (reader.done, reader.total),
         "size": reader.size,
         "facts": reader.facts,
-        "fatal": reader.fatal,
+        "blocks": reader.evidence.blocks(),
         "benign": reader.benign,
         "last": reader.last_lines(),
         "cause": cause(reader, exit_code=None),
@@ -262,36 +260,6 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
     assert log.stat().st_size <= 1_000_000
 
 
-def test_decode_lines_since_a_former_size(tmp_path):
-    data = (DATA / "server_logs" / "ready-2xH200-tp2.log").read_bytes()
-    at = data.index(b"[2026-11-29 21:15:14 TP0] Decode batch, #running-req: 4, #token: 288,")
-    log = tmp_path / "server.log"
-    log.write_bytes(data[:at])
-    reader = LogReader(log)
-    reader.poll()
-    before = reader.size
-    log.write_bytes(data)
-    reader.poll()
-    rows = reader.decode_lines(before)
-    assert rows[0] == {"running": 4, "cuda_graph": True, "gen_tok_s": 506.19, "queue": 0, "accept_length": None, "rank": "TP0"}
-    assert {row["running"] for row in rows} == {4}
-    assert len(reader.decode_lines(before + 10)) == len(rows) - 1  # that line began before
-    assert len(reader.decode_lines(0)) == data.count(b"Decode batch")
-
-
-def test_decode_lines_of_other_versions_and_ranks(tmp_path):
-    log = tmp_path / "server.log"
-    log.write_text(
-        "[2026-01-01 00:00:00 DP6 TP6 EP6] Decode batch [39913], #running-req: 251, #token: 2811200, token usage: 1.00, accept len: 3.12, "
-        "accept rate: 0.56, cuda graph: False, gen throughput (token/s): 2055.94, #queue-req: 655,\n"
-        "[2026-01-01 00:00:00] Decode batch, #running-req: x\n"
-    )
-    assert whole(log).decode_lines(0) == [
-        {"running": 251, "cuda_graph": False, "gen_tok_s": 2055.94, "queue": 655, "accept_length": 3.12, "rank": "DP6 TP6 EP6"},
-        {"running": None, "cuda_graph": None, "gen_tok_s": None, "queue": None, "accept_length": None, "rank": None},
-    ]
-
-
 def test_what_was_survived_before_ready_is_not_the_cause_afterwards(tmp_path):
     log = tmp_path / "server.log"
     failed = "[2026-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File\nValueError: first\n"
@@ -308,14 +276,6 @@ def test_a_caught_exception_is_not_the_cause_of_a_later_silence(tmp_path):
     assert cause(whole(log), exit_code=1)["summary"] == "ValueError: caught"
     log.write_text(caught + "".join(f"[2026-01-01 00:00:00] going on, {n}\n" for n in range(30)))
     assert cause(whole(log), exit_code=1)["summary"] == "ended without a message during spawn"
-
-
-def test_candidates_are_capped_and_the_newest_is_last(tmp_path):
-    log = tmp_path / "server.log"
-    log.write_text("".join(f"[2026-01-01 00:00:00 TP{n}] RuntimeError: CUDA out of memory. Tried {n}\n" for n in range(1000)))
-    fatal = whole(log).fatal
-    assert len(fatal) == 50
-    assert fatal[-1] == {"rank": "TP999", "line": "RuntimeError: CUDA out of memory. Tried 999"}
 
 
 @pytest.mark.parametrize("log", LOGS, ids=[log.name for log in LOGS])
@@ -359,21 +319,3 @@ def test_folding_keeps_head_and_tail_and_says_what_is_left_out(tmp_path):
     assert sum(map(len, kept)) + left_out == sum(map(len, lines))
     fold(log, cap_bytes=50_000)
     assert log.read_bytes() == data
-
-
-
-def test_tables_are_sound():
-    ids = [signature.id for signature in signatures.SIGNATURES]
-    assert len(ids) == len(set(ids))
-    for signature in (*signatures.SIGNATURES, signatures.HOST_OUT_OF_MEMORY):
-        groups = {name.rstrip("0123456789") for name in signature.regex.groupindex} | {"sglang"}
-        if signature.regex.pattern == "(?!)":
-            groups.add("error")
-        for template in (signature.summary, signature.advice):
-            assert {field for _text, field, _spec, _conversion in string.Formatter().parse(template) if field} <= groups, signature.id
-        for regex, template in signature.details:
-            names = {name.rstrip("0123456789") for name in regex.groupindex}
-            assert {field for _text, field, _spec, _conversion in string.Formatter().parse(template) if field} <= names, signature.id
-    assert {phase for phase, _regex in (*signatures.PHASE_ENDS, *signatures.BARS)} <= set(signatures.PHASES)
-    consequences = [signature.consequence for signature in signatures.SIGNATURES]
-    assert consequences == sorted(consequences)  # root causes first

@@ -1,0 +1,163 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lines of a log that may tell why its server ended. log_cause makes the cause of them, once the processes are known to be gone.
+
+A signature's words prove nothing by themselves (signature_type says when they count): servers log errors that they survive.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .log_marks import BENIGN
+from .signatures import BY_ID, SIGNATURES
+
+LAST_WORDS = 20  # lines
+_JUDGED_CHARS = 2000  # of a longer line only its head is searched
+_LINES_CAP = 12  # of one block
+_FRAMES_CAP = 40
+_WARNINGS_CAP = 5
+
+# A message by which a process says that it ends; what follows without a stamp belongs to it.
+_LAST_MESSAGE = re.compile(
+    r"\w hit an exception|^Process \S+:$|terminate called after throwing|watchdog thread terminated with exception|^Fatal Python error: "
+)
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAIN = re.compile(r"During handling of the above exception|The above exception was the direct cause")
+# Nothing is above these frames that could catch. (A library's own module level may, while it is imported.)
+_OUTERMOST = re.compile(r"in (?:_bootstrap|_run_module_as_main)$|^(?!.*(?:site|dist)-packages/).* in <module>$")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$")
+_NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): ")
+_CARETS = re.compile(r"[\s~^]+$")
+_SEARCHED = [entry for entry in SIGNATURES if entry.scope != "error"]
+_OF_EXCEPTIONS = [entry for entry in SIGNATURES if entry.scope == "error"]
+
+
+class Evidence:
+    """Takes the lines of a log one by one.
+
+    benign: how many look like errors and are none. nccl_warnings: [{rank, line}], NCCL's first warnings.
+    """
+
+    def __init__(self):
+        self.benign = 0
+        self.nccl_warnings = []
+        self._blocks = {}  # signature id -> {groups, lines, phase, record, ended, mark}
+        self._moves = self._lines = self._record = 0
+        self.next_record()
+
+    def next_record(self):
+        """A stamped line comes: whatever was open is over."""
+        self._record += 1
+        self._open = []  # the blocks that take the next lines
+        self._ended = False  # the record at hand ended a process
+        self._frames = None  # of the traceback at hand
+        self._excuse = None  # next: a traceback that begins now is harmless; in: within one; after: its message may go on
+
+    def went_on(self, *, ready=False):
+        """The server made progress. What was said before it was ready it has survived, but for a port that it did not get."""
+        self._moves += 1
+        if ready:
+            self._blocks = {name: block for name, block in self._blocks.items() if BY_ID[name][1].outlives_ready}
+
+    def take(self, text, line, phase):
+        """TEXT: a line without stamp and rank; LINE: {rank, line} to be kept of it; PHASE: that the log was in."""
+        text = text[:_JUDGED_CHARS]
+        if self._is_benign(text):
+            return
+        self._phase = phase
+        if "server_args=" in text:  # holds names of everything
+            return
+        if self._frames is not None and text[0].isspace():
+            self._frames.append(line)
+            self._ended = self._ended or (len(self._frames) == 1 and bool(_OUTERMOST.search(text)))
+            del self._frames[1:-_FRAMES_CAP]
+            return
+        self._lines += 1
+        for block in self._open:
+            if len(block["lines"]) < _LINES_CAP:
+                block["lines"].append(line)
+                block["mark"] = (self._moves, self._lines)
+        if _LAST_MESSAGE.search(text):
+            self._ended = True
+        if "NCCL WARN" in text and len(self.nccl_warnings) < _WARNINGS_CAP:
+            self.nccl_warnings.append(line)
+        self._search(text, line)
+        if _TRACEBACK in text:
+            self._frames = []
+        elif self._frames is not None:
+            frames, self._frames = self._frames, None
+            if _EXCEPTION.match(text):
+                self._exception(text, line, frames)
+        elif _NAMED_ERROR.match(text):  # without its traceback only the catalogue makes it a cause
+            self._name_exception(text, [line], [])
+
+    def _is_benign(self, text):
+        harmless = next((excuses for regex, excuses in BENIGN if regex.search(text)), None)
+        if harmless is not None:
+            self.benign += 1
+            self._excuse = "next" if harmless else None
+            return True
+        if self._excuse is None:
+            return False
+        if _TRACEBACK in text and self._excuse != "after":
+            self._excuse = "in"
+        elif self._excuse == "in" and not text[0].isspace():
+            self._excuse = "after"
+        elif self._excuse == "after" and _CHAIN.search(text):
+            self._excuse = "next"
+        elif self._excuse == "next" or (self._excuse == "after" and (_TRACEBACK in text or _says_it_itself(text))):
+            self._excuse = None
+            return False
+        return True
+
+    def _search(self, text, line):
+        for entry in _SEARCHED:
+            found = entry.regex.search(text)
+            if found:
+                self._note(entry, found.groupdict(), [line])
+
+    def _exception(self, text, line, frames):
+        place = [frame for frame in frames[-6:] if not _CARETS.match(frame["line"])][-2:]
+        source = place[-1]["line"].strip() if place else ""
+        error = text if ": " in text or not source or source.startswith("File ") else f"{text} ({source})"
+        # Of a chain only the last counts as the exception.
+        of_chain = [name for name, block in self._blocks.items() if block["record"] == self._record and block["exception"]]
+        for name in of_chain:
+            del self._blocks[name]
+        if not self._name_exception(error, [*place, line], frames):
+            self._note(BY_ID["exception"][1], {"error": error}, [*place, line], exception=True)
+
+    def _name_exception(self, error, lines, frames):
+        for entry in _OF_EXCEPTIONS:
+            found = entry.regex.search(error)
+            if found and (entry.frame is None or any(entry.frame.search(frame["line"]) for frame in frames)):
+                self._note(entry, found.groupdict(), lines, exception=True)
+                return True
+        return False
+
+    def _note(self, entry, groups, lines, *, exception=False):
+        block = {
+            "groups": groups, "lines": list(lines), "phase": self._phase, "record": self._record, "exception": exception,
+            "ended": self._ended or entry.scope == "line", "mark": (self._moves, self._lines),
+        }  # fmt: skip
+        former = self._blocks.get(entry.id)
+        if former is None or (block["ended"] and not former["ended"]) or not self._counts(former):
+            self._blocks[entry.id] = block
+            self._open.append(block)
+
+    def _counts(self, block):
+        moves, lines = block["mark"]
+        return block["ended"] or (moves == self._moves and self._lines - lines < LAST_WORDS)
+
+    def blocks(self):
+        """{signature id: {groups, lines [{rank, line}], phase}} of all that counts, now that the log's processes are gone."""
+        counting = {name for name, block in self._blocks.items() if self._counts(block)}
+        if any(name.startswith("nccl_") for name in counting):
+            counting |= {name for name in self._blocks if BY_ID[name][1].scope == "nccl"}
+        return {name: self._blocks[name] for name in counting}
+
+
+def _says_it_itself(text):
+    return any(entry.scope == "line" and entry.regex.search(text) for entry in _SEARCHED)

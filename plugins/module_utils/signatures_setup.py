@@ -1,0 +1,203 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fatal signatures of what was asked for: flags, port, model, packages, sizes that do not fit each other. Data only.
+
+Wording of SGLang 0.5.9 to 0.5.23, argparse, uvicorn, transformers, huggingface_hub, safetensors and torch.
+"""
+
+from __future__ import annotations
+
+from .signature_type import signature
+
+_FLAGS = "sglang_flags (or tune_flags)"
+_PACKAGE = "in the environment of sglang_python"
+_TRUST_REMOTE_CODE = (
+    r"(?:set the option|pass the argument|consider setting|allow custom code.*) ?`trust_remote_code=True`"
+    r"|[Ss]et --trust-remote-code to load|with --trust-remote-code if you trust|requires you to execute the \w+ file in that repo"
+)
+_TOKENIZER = (
+    r"Can't load tokenizer for|Couldn't instantiate the backend tokenizer|Failed to load the tokenizer"
+    r"|Tokenizer class \S+ does not exist or is not currently imported|to build an AutoTokenizer"
+    r"|You need to have (?:sentencepiece|tiktoken)|data did not match any variant of untagged enum"
+)
+_NOT_A_MODEL = (
+    r"Repo id must (?:be|use) [^\n]*?: '(?P<path>[^']*)'"
+    r"|(?:^|: )(?P<path2>\S+) is not a local folder (?:and is not a valid model|or a valid repo)"
+    r"|(?:^|: )(?P<path3>\S+) does not appear to have a file named config\.json"
+    r"|Unrecognized model in (?P<path4>\S+?)\. Should have a `model_type` key"
+    r"|Can't load the configuration of '(?P<path5>[^']*)'"
+    r"|FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path6>[^']*)/(?:config|model\.safetensors\.index)\.json'"
+)
+_PORT_TAKEN = (
+    r"\[Errno 98\] (?:error while attempting to bind on address )?\('(?P<address>[^']*)', (?P<port>\d+)"
+    r"|ZMQError: Address already in use \(addr='(?:tcp://)?(?P<address2>[^']*):(?P<port2>\d+)'"
+)
+_PORT_TAKEN_INSIDE = (
+    r"Errno 98\] Address already in use|EADDRINUSE|errno: 98\b|ZMQError: Address already in use"
+    r"|\bport\w*(?: at)? \d+ is (?:already in use|not available in)|_port \d+ is already in use"
+)
+
+SIGNATURES = (
+    signature(
+        "flag_renamed",
+        r"error: ambiguous option: --(?P<flag>[\w-]+)\S* could match (?P<options>--.+)",
+        "flag --{flag} was renamed: {sglang} has {options}",
+        f"in {_FLAGS} replace {{flag}} by one of {{options}}",
+        scope="line",
+    ),
+    signature(
+        "flag_unknown",
+        r"error: unrecognized arguments: -{1,2}(?P<flag>[\w-]+)",
+        "{sglang} knows no --{flag}",
+        f"take {{flag}} out of {_FLAGS}, or find its new name by `sglang_python -m sglang.launch_server --help`",
+        scope="line",
+    ),
+    signature(
+        "flag_value",
+        r"error: argument -{1,2}(?P<flag>[\w-]+)\S*: (?P<problem>(?:invalid|expected|not allowed).*)",
+        "flag --{flag}: {problem}",
+        f"in {_FLAGS} give {{flag}} a value that {{sglang}} accepts",
+        scope="line",
+    ),
+    signature(
+        "flag_missing",
+        r"error: the following arguments are required: (?P<flags>.+)",
+        "{sglang} asks for {flags}",
+        f"give it in {_FLAGS}; the model path is sglang_model_path",
+        scope="line",
+    ),
+    signature(
+        "setting_removed",
+        r"Error: (?P<setting>[\w-]{4,}) (?:has been removed|is no longer supported)",
+        "{setting} is gone in {sglang}",
+        f"take it out of sglang_environment or {_FLAGS}",
+    ),
+    signature(
+        "port_in_use",
+        _PORT_TAKEN,
+        "port in use: {address}:{port}",
+        "tune_port: 0 takes a free port; or end what listens there (ss -ltnp)",
+        scope="line",
+        outlives_ready=True,
+    ),
+    signature(
+        "address_in_use",
+        _PORT_TAKEN_INSIDE,
+        "port in use",
+        "a port of this server (HTTP, or where its ranks meet) is taken: end what listens there (ss -ltnp), or take other ports "
+        f"(tune_port: 0; {_FLAGS}: {{{{nccl-port: ..., dist-init-addr: ...}}}})",
+        details=((r"port:? (?:at )?(?P<port>\d+)", ": {port}"), (r"\]:(?P<port>\d+) \(errno: 98", ": {port}")),
+    ),
+    signature(
+        "trust_remote_code",
+        _TRUST_REMOTE_CODE,
+        "the model brings code of its own, which it may not run",
+        f"read that code, then {_FLAGS}: {{{{trust-remote-code: true}}}}",
+    ),
+    signature(
+        "model_path",
+        _NOT_A_MODEL,
+        "model path does not exist: {path}",
+        "correct sglang_model_path (flag model-path): a directory with config.json; it is looked up on the target, inside its container",
+    ),
+    signature(
+        "model_unreachable",
+        r"couldn't connect to 'https?://\S+' to load|LocalEntryNotFoundError|OfflineModeIsEnabled"
+        r"|(?:401|403) Client Error.*huggingface|GatedRepoError",
+        "the model is not on this host and cannot be downloaded",
+        "put it on the target and give its directory as sglang_model_path; HF_HUB_OFFLINE and tokens go into sglang_environment",
+    ),
+    signature(
+        "no_weights",
+        r"Cannot find any model weights with `(?P<path>[^`]*)`|Error no file named .* found in directory (?P<path2>\S+)",
+        "no model weights in the model path {path}",
+        f"finish the download (*.safetensors), or {_FLAGS}: {{{{load-format: dummy}}}} for a try without weights",
+    ),
+    signature(
+        "weights_damaged",
+        r"(?P<problem>Error while deserializing header: \w+|SafetensorError: .*|PytorchStreamReader failed .*)",
+        "a weight file is damaged or cut short: {problem}",
+        "download the files of sglang_model_path again and compare their sizes",
+    ),
+    signature(
+        "tokenizer",
+        _TOKENIZER,
+        "the tokenizer cannot be loaded",
+        "complete the tokenizer's files in sglang_model_path (tokenizer.json, tokenizer.model, tokenizer_config.json), or install "
+        f"sentencepiece and tiktoken {_PACKAGE}",
+    ),
+    signature(
+        "model_unknown",
+        r"Model architectures (?P<model>\[[^\]]*\]) (?:failed|are not supported)"
+        r"|model type `(?P<model2>[^`]*)` but Transformers does not recog",
+        "{sglang} does not know this model: {model}",
+        f"install an SGLang and transformers that know it {_PACKAGE}",
+    ),
+    signature(
+        "quantization_gpu",
+        r"[Qq]uantization (?:method|scheme) .*?not supported for|is not supported for quantization method"
+        r"|[Mm]in(?:imum)? capability: \d+|only supported on CUDA devices with compute capability",
+        "this quantisation is not supported on this GPU",
+        f"serve another checkpoint (sglang_model_path), or another quantization in {_FLAGS}",
+        details=((r"[Mm]in(?:imum)? capability: (?P<least>\d+).*?[Cc]urrent capability: (?P<found>\d+)", ": needs {least}, is {found}"),),
+    ),
+    signature(
+        "context_length",
+        r"context_length \((?P<wanted>\d+)\) is greater than the derived context_length \((?P<most>[\d.]+)\)",
+        "context length {wanted} is more than the model's {most}",
+        f"{_FLAGS}: {{{{context-length: {{most}}}}}}; or sglang_environment: {{{{SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN: '1'}}}}",
+    ),
+    signature(
+        "expert_parallel",
+        r"(?P<error>(?:Assertion|Value)Error\b.*(?:expert|\bep[_-]size|moe_ep|[Mm]o[Ee] dp).*)",
+        "expert parallelism does not fit: {error}",
+        f"change or remove ep-size and the MoE flags (moe-a2a-backend, ...) in {_FLAGS}; tp-size must be a multiple of ep-size, and the "
+        "model's number of experts of both",
+        scope="error",
+    ),
+    signature(
+        "parallel_size",
+        r"AssertionError: (?P<sizes>\d+ is not divisible by \d+)|(?P<sizes2>(?:heads|tp_size|size)\b.{0,40}must be divisible by .*)",
+        "tensor parallelism does not fit the model: {sizes}",
+        f"choose a tp-size in {_FLAGS} that divides the model's heads and layers' widths",
+    ),
+    signature(
+        "missing_library",
+        r"(?:ImportError|OSError): (?:.*/)?(?P<library>[\w.+-]+\.so[\w.]*): "
+        r"(?P<problem>cannot open shared object file|undefined symbol: \w+)",
+        "library {library}: {problem}",
+        f"install the matching package {_PACKAGE} (torch, sgl-kernel, FlashInfer and CUDA of one release), or give LD_LIBRARY_PATH in "
+        "sglang_environment",
+        scope="error",
+    ),
+    signature(
+        "package_version",
+        r"(?:Error|Exception): (?P<package>[\w.-]+) (?:is installed with version|is not installed|version \S+ is required).*",
+        "package {package} is missing or too old",
+        f"install the version that {{sglang}} asks for {_PACKAGE}",
+        scope="error",
+    ),
+    signature(
+        "missing_module",
+        r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)'?",
+        "ModuleNotFoundError: {module}",
+        f"install the package that holds {{module}} {_PACKAGE}",
+        scope="error",
+    ),
+    signature(
+        "permission",
+        r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']*)'",
+        "permission denied: {path}",
+        "give sglang_user the right to it, or run the server as a user that has it",
+        scope="error",
+    ),
+    signature(
+        "too_many_files",
+        r"OSError: \[Errno 24\] Too many open files|can't start new thread|pthread_create failed"
+        r"|\[Errno 11\] Resource temporarily unavailable",
+        "a limit of open files or threads is reached",
+        "raise LimitNOFILE, LimitNPROC and TasksMax of the server's unit, or the container's limits",
+        scope="error",
+    ),
+)
