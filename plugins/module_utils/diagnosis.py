@@ -22,7 +22,7 @@ progress        names of what grew within a second ([]: nothing), None when not 
 phase, done, total, log_age_s, log_note, log_port_taken, cause    of the log; all None where it is not known
 ended           the launcher was there at the first look and not at the second
 trial           the last trial's {id, outcome, cause, finished}, for kind none
-run             {holder {who, plan, since}, ...} of Ringmaster's state directory, for kind none
+run             {holder {who, plan, since} or None} of Ringmaster's state directory, for kind none
 drained         whether the log says that the last request was finished before it ended
 stall_timeout_s
 """
@@ -182,6 +182,8 @@ def next_step(judged, evidence, *, command="", log=None):
     if state == "crashed":
         if evidence["kind"] == "server":
             return by_owner
+        if unit and unit["SubState"] == "auto-restart":
+            return f"systemctl stop {unit['name']} ends the restarts until the cause is mended"
         return f"systemctl start {unit['name']}, once the cause is mended" if unit else f"less {log}" if log else command
     if unit and unit["held"]:
         return "ansible-playbook ringmaster.gpu.status"

@@ -7,25 +7,24 @@ unless a probe is asked for; never /health, which generates a token and can mark
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import re
 import threading
 import time
 
 from . import (
-    control,
     diagnosis,
-    files,
     loadgen,
     log_cause,
     nccl_look,
     procfs,
     readiness,
     redaction,
+    server_absent,
     server_ask,
     server_command,
     server_output,
+    server_result,
     server_trees,
     sockets,
     units,
@@ -34,7 +33,6 @@ from .errors import RingmasterError
 
 SAMPLE_S = 1.0
 _WITNESS = re.compile(r"(?P<state>.*)/trials/(?P<trial>[^/]+)/witness/?")
-_CAUSE_NONE = {"phase": None, "done": None, "total": None, "cause": None, "drained": False, "log_port_taken": False}
 
 
 def together(jobs, timeout_s):
@@ -66,23 +64,25 @@ def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeou
     context["unit"] = {"name": units.unit_name(unit)} if unit else None
     trees = server_trees.find()
     jobs = {tree.root.pid: lambda tree=tree: _server(tree, context) for tree in trees}
-    jobs["unit"] = lambda: units.show(unit)
+    jobs["unit"] = lambda: server_absent.unit(unit)
     limit_s = timeout_s + (probe_timeout_s or 0.0)
     found = together(jobs, limit_s + 0.5)
-    properties = found.pop("unit")
+    properties, text = found.pop("unit") if isinstance(found["unit"], tuple) else (None, "")
     servers = [_finished(found[tree.root.pid], tree, context) for tree in trees]
-    if not any(server["managed_by"] == "unit" for server in servers) and isinstance(properties, dict):
-        servers.append(_unit_without_processes(unit, properties, context))
+    if properties and not any(server["managed_by"] == "unit" for server in servers):
+        servers.append(server_absent.of_unit(unit, properties, text, context))
     if not servers:
-        servers.append(_nothing(context))
+        servers.append(server_absent.of_host(context))
     return servers
 
 
 def _finished(server, tree, context):
     """SERVER, or what can be said of TREE when looking at it failed or took too long."""
     if isinstance(server, Exception):
-        evidence = _evidence(context, kind=tree.kind, pids=[process.pid for process in tree.processes], managed_by=_owner(tree, context)[0])
-        server = _told(evidence, {"state": "loading", "certainty": "unknown", "why": f"it could not be looked at: {server}"}, {})
+        pids = [process.pid for process in tree.processes]
+        evidence = server_result.evidence(context, kind=tree.kind, pids=pids, managed_by=_owner(tree, context)[0])
+        judged = {"state": "loading", "certainty": "unknown", "why": f"it could not be looked at: {server}"}
+        server = server_result.told(evidence, judged, {"pid": tree.root.pid})
         server["verdict"] = server["state"] if server["managed_by"] else "unmanaged"
     return server
 
@@ -120,7 +120,7 @@ def _server(tree, context):
     http = {name: server_ask.status_of(answers[name]) for name in (*server_ask.PATHS, "completion") if name in answers} or None
     current = now or tree
     grown = 0 if listening or size is None else max(0, (_size(output) or 0) - size)  # our own requests make a server write lines
-    evidence = _evidence(
+    evidence = server_result.evidence(
         context,
         kind=tree.kind,
         managed_by=owner,
@@ -139,7 +139,7 @@ def _server(tree, context):
         progress=_progress(before, readiness.sample(current.processes, grown)),
         log_age_s=log.age_s,
         log_note=log.output.note,
-        **_of_log(log.reader),
+        **server_result.of_log(log.reader),
     )
     judged = diagnosis.judge(evidence)
     if judged["state"] == "crashed" and log.reader and tree.kind == "server":
@@ -148,7 +148,7 @@ def _server(tree, context):
     info = {name: answers[name][1] or {} for name in ("model_info", "server_info") if isinstance(answers.get(name), tuple)}
     version = info.get("server_info", {}).get("version") or (log.reader.facts["sglang"] if log.reader else None)
     nccl = answers["nccl"] if isinstance(answers["nccl"], dict) else None
-    told = _told(
+    told = server_result.told(
         evidence,
         judged,
         {
@@ -162,12 +162,12 @@ def _server(tree, context):
             "flags": redaction.redact(flags),
             "command_problem": problem,
             "python": nccl["python"] if nccl else None,
-            "log": {"path": log.output.path, "kind": log.output.kind, "age_s": _rounded(log.age_s), "note": log.output.note},
+            "log": server_result.shown_log(log),
             "ranks": {title: process.pid for title, process in sorted(current.schedulers().items())},
             "nccl": nccl,
         },
     )
-    return _without(told, [value for name, value in flags.items() if redaction.redact({name: value})[name] == "***"])
+    return server_result.without(told, server_result.secrets(flags))
 
 
 def _owner(tree, context):
@@ -221,7 +221,7 @@ def _holder(port, pid):
 def _program(words):
     """The command WORDS up to its first long option, which may hold a secret."""
     end = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
-    return " ".join(words[:end])[:60]
+    return " ".join([os.path.basename(words[0]), *words[1:end]] if words else [])[:60]
 
 
 def _progress(before, after):
@@ -235,16 +235,6 @@ def _progress(before, after):
     return grown
 
 
-def _of_log(reader):
-    if reader is None:
-        return dict(_CAUSE_NONE)
-    looks_like = log_cause.cause(reader, exit_code=None) or {}
-    return {
-        "phase": reader.phase, "done": reader.done, "total": reader.total, "cause": None, "drained": bool(reader.facts["drained"]),
-        "log_port_taken": looks_like.get("signature") in ("port_in_use", "address_in_use"),
-    }  # fmt: skip
-
-
 def _title(process, tree):
     return next((title for title, member in tree.members.items() if member.pid == process.pid), f"pid {process.pid}")
 
@@ -254,98 +244,3 @@ def _size(output):
         return os.stat(output.source).st_size if output.kind == "file" else None
     except OSError:
         return None
-
-
-def _rounded(seconds):
-    return None if seconds is None else round(seconds, 1)
-
-
-# --- a unit, a trial or a host without processes ----------------------------------------------------------------------
-
-
-def _unit_without_processes(unit, properties, context):
-    output = server_output.of_unit(properties)
-    log = server_output.read(output, timeout_s=context["timeout_s"])
-    shown = {name: properties.get(name, "") for name in ("ActiveState", "SubState", "Result", "NRestarts")}
-    context["unit"].update(shown, held=units.is_held(unit))
-    evidence = _evidence(
-        context, kind="none", managed_by="unit", log_age_s=log.age_s, log_note=log.output.note, **_of_log(log.reader)
-    )
-    judged = diagnosis.judge(evidence)
-    if judged["state"] == "crashed" and log.reader:
-        evidence["cause"] = log_cause.cause(log.reader, exit_code=None)
-    shown_log = {"path": log.output.path, "kind": log.output.kind, "age_s": _rounded(log.age_s), "note": log.output.note}
-    return _told(evidence, judged, {"log": shown_log})
-
-
-def _nothing(context):
-    trial = last_trial(context["state"])
-    evidence = _evidence(context, kind="none", managed_by="ringmaster" if trial else None, trial=trial, run=running(context["state"]))
-    evidence["cause"] = trial["cause"] if trial else None
-    log = {"path": trial["log"], "kind": "file", "age_s": None, "note": None} if trial else None
-    return _told(evidence, diagnosis.judge(evidence), {"log": log, "trial": trial and trial["id"]})
-
-
-def last_trial(state):
-    """{id, outcome, cause, finished, log} of the newest trial in STATE, None without one or where it may not be read."""
-    try:
-        newest = max(os.scandir(state.path("trials")), key=lambda entry: entry.stat().st_mtime, default=None)
-    except OSError:
-        return None
-    if newest is None:
-        return None
-    result = {}
-    with contextlib.suppress(RingmasterError):
-        result = files.read_json(os.path.join(newest.path, "trial.json"), {})
-    log = os.path.join(newest.path, "server.log")
-    found = {"id": newest.name, "log": log, **{name: result.get(name) for name in ("outcome", "cause", "finished")}}
-    if not result and os.path.exists(log):
-        found["cause"] = log_cause.cause(server_output.read(server_output.Output("file", log, log), timeout_s=1.0).reader, exit_code=None)
-    return found
-
-
-def running(state):
-    """control.status of STATE, or {problem} where it may not be read."""
-    try:
-        return control.status(state)
-    except (RingmasterError, OSError) as error:
-        return {"problem": str(error), "holder": None}
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def _evidence(context, **found):
-    empty = {
-        "kind": "none", "managed_by": None, "unit": context["unit"], "pids": [], "worker": None, "dead": [], "missing": [], "frozen": [],
-        "age_s": None, "port": None, "listening": None, "holder": None, "http": None, "http_note": None, "progress": None,
-        "log_age_s": None, "log_note": None, "trial": None, "run": None, "ended": False, "stall_timeout_s": context["stall_timeout_s"],
-        **_CAUSE_NONE,
-    }  # fmt: skip
-    return {**empty, **found}
-
-
-def _told(evidence, judged, more):
-    log = (more.get("log") or {}).get("path")
-    empty = dict.fromkeys(
-        ("trial", "pid", "origin", "url", "model", "version", "command_problem", "python", "log", "nccl"))  # fmt: skip
-    return {
-        **empty, "simulated": False, "flags": {}, "ranks": {}, **judged,
-        **{name: evidence[name] for name in ("kind", "managed_by", "pids", "port", "phase", "done", "total", "cause", "http", "age_s")},
-        "unit": evidence["unit"]["name"] if evidence["managed_by"] == "unit" else None,
-        "next": diagnosis.next_step(judged, evidence, log=log),
-        **more,
-    }  # fmt: skip
-
-
-def _without(value, secrets):
-    """A copy of VALUE whose texts do not have SECRETS in them: a log may quote the command line."""
-    if isinstance(value, dict):
-        return {name: _without(item, secrets) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without(item, secrets) for item in value]
-    if isinstance(value, str):
-        for secret in secrets:
-            if isinstance(secret, str) and len(secret) > 3:
-                value = value.replace(secret, "***")
-    return value

@@ -87,13 +87,17 @@ def _is_written(pid, number):
     return flags & os.O_ACCMODE != os.O_RDONLY
 
 
-def of_unit(properties):
-    """The Output of the last start of a unit with these PROPERTIES (of `systemctl show`), which need not run."""
-    invocation = properties.get("InvocationID")
+def of_unit(properties, text):
+    """The Output of the last start of a unit, which need not run: PROPERTIES of `systemctl show`, which names no file, and TEXT of
+    `systemctl cat`, which does."""
     for name in ("StandardError", "StandardOutput"):
-        kind, _sign, path = properties.get(name, "").partition(":")
-        if kind in ("file", "append", "truncate") and path:
-            return Output("file", path, path)
+        if properties.get(name, "").partition(":")[0] in ("file", "append", "truncate"):
+            values = [line.partition("=")[2].strip() for line in text.splitlines() if line.strip().startswith(f"{name}=")]
+            path = values[-1].partition(":")[2] if values else ""
+            if path and "%" not in path:
+                return Output("file", path, path)
+            return Output("unknown", note=f"its {name} goes to a file whose name cannot be told: {path}")
+    invocation = properties.get("InvocationID")
     if invocation:
         return Output("journal", f"journalctl _SYSTEMD_INVOCATION_ID={invocation}", f"_SYSTEMD_INVOCATION_ID={invocation}")
     return Output("unknown", note="the unit was not started since boot")

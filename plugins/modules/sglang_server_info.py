@@ -156,7 +156,7 @@ gpu_memory:
   type: list
   elements: dict
 ringmaster:
-  description: Who runs a plan here, and the versions of known-good.
+  description: Who runs a plan here, whether one was cut off, and the version of known-good in force.
   returned: success
   type: dict
 last_trial:

@@ -11,6 +11,7 @@ from . import tables
 
 _ORDER = ("not looked at", "crashed", "hung", "unmanaged", "loading", "stopped", "serving")  # whose next step is said at the end
 _EVIDENCE_LINES = 4
+_WHOLE = 1 << 16  # what is there to be copied is not wrapped
 _PLAYBOOK = "ansible-playbook "
 
 
@@ -67,7 +68,7 @@ def _name(server):
     if server["managed_by"] == "ringmaster":
         return f"trial {server['trial']}"
     if server["pid"] is None:
-        return "-"
+        return "no server"
     origin = server["origin"] or {}
     where = f" in {origin['container']}" if origin.get("container") else ""
     kind = {"orphans": "orphans, pid", "embedded": "program, pid"}.get(server["kind"], "pid")
@@ -110,14 +111,14 @@ def _server_block(host, server, show, width):
     log = server["log"] or {}
     if log.get("kind") in ("file", "journal"):
         age = "" if log.get("age_s") is None else f"  (last line {log['age_s']:.0f} s ago)"
-        lines += [f"  log:    {show(log['path'])}{age}"]
+        lines += tables.labelled("log", show(log["path"]) + age, _WHOLE)
     elif log.get("note"):
         lines += tables.labelled("log", f"unknown: {show(log['note'])}", width)
     if server["command_problem"]:
         lines += tables.labelled("command", show(server["command_problem"]), width)
     for name, text in _nccl(server, _library(host, server)):
         lines += tables.labelled(name, show(text), width)
-    return lines + ([f"  next:   {show(server['next'])}"] if server["next"] else [])
+    return lines + (tables.labelled("next", show(server["next"]), _WHOLE) if server["next"] else [])
 
 
 def _library(host, server):
@@ -183,6 +184,8 @@ def _about_host(found, whole):
     holder = (found["ringmaster"] or {}).get("holder")
     if holder:
         yield "run", f"{holder['who']} runs plan {holder['plan']} since {holder['since']}: ansible-playbook ringmaster.gpu.status"
+    if (found["ringmaster"] or {}).get("unfinished"):
+        yield "run", "a plan was cut off here: the next run, or ansible-playbook ringmaster.gpu.abort, puts known-good back"
     if (found["ringmaster"] or {}).get("problem"):
         yield "state", found["ringmaster"]["problem"]
     for note in found["notes"]:

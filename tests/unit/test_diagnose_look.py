@@ -14,7 +14,17 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.ringmaster.gpu.plugins.module_utils import host_look, procfs, server_look, server_output, server_trees, sockets
+from ansible_collections.ringmaster.gpu.plugins.module_utils import (
+    control,
+    host_look,
+    procfs,
+    server_absent,
+    server_look,
+    server_output,
+    server_result,
+    server_trees,
+    sockets,
+)
 from ansible_collections.ringmaster.gpu.plugins.module_utils.state import State
 from trial_lab import Lab
 
@@ -80,8 +90,6 @@ def serving(process, lab, **asked):
 
 def test_a_server_started_by_hand(start, lab):
     process = start("--api-key", "geheim-4711", environment={"NCCL_PROTO": "LL", "SPT_NOENV": "1"})
-    first = seen(process, lab)
-    assert first["state"] == "loading"
     server = serving(process, lab)
     assert (server["verdict"], server["certainty"], server["managed_by"]) == ("unmanaged", "proven", None)
     assert (server["pid"], server["port"], server["python"]) == (process.pid, process.port, lab.python)
@@ -234,17 +242,22 @@ def test_a_trial_is_ringmasters(lab):
 
 
 def test_during_a_trial(lab):
-    run = lab.begin(lab.plan(lab.configuration(nccl={"NCCL_MAX_NCHANNELS": "2"})))
-    end = time.monotonic() + LIMIT_S
-    server = None
-    while time.monotonic() < end and not (server and server["ranks"]):
-        servers = server_look.look(lab.state)
-        server = next((one for one in servers if (one["trial"] or "").startswith(run.name)), None)
-    assert server["managed_by"] == "ringmaster"
-    assert server["verdict"] in ("loading", "serving")
-    assert server["log"]["path"] == lab.state.trial_path(server["trial"], "server.log")
-    assert server["nccl"]["site"]["ours"]
-    run.release()
+    environment = {"RINGMASTER_LAB_FAULT": "hang_at_phase:weights"}
+    run = lab.begin(lab.plan(lab.configuration(nccl={"NCCL_MAX_NCHANNELS": "2"}, environment=environment), stall_timeout_s=60.0))
+    try:
+        end = time.monotonic() + LIMIT_S
+        server = None
+        while time.monotonic() < end and not (server and server["ranks"]):
+            servers = server_look.look(lab.state)
+            server = next((one for one in servers if (one["trial"] or "").startswith(run.name)), None)
+        assert (server["managed_by"], server["verdict"]) == ("ringmaster", "loading")
+        assert server["log"]["path"] == lab.state.trial_path(server["trial"], "server.log")
+        assert server["nccl"]["site"]["ours"]
+        assert server["nccl"]["site"]["values"] == {"NCCL_MAX_NCHANNELS": "2"}
+        for values in server["nccl"]["effective"].values():
+            assert values["NCCL_MAX_NCHANNELS"]["certainty"] == "proven"
+    finally:
+        control.abort(lab.state, who="test", wait_s=40.0)
     assert lab.settle() == []
 
 
@@ -252,7 +265,7 @@ def test_a_crashed_trial_is_found_with_its_cause(lab):
     run = lab.begin(lab.plan(lab.configuration(environment={"RINGMASTER_LAB_FAULT": "crash_at_phase:weights"})))
     run.release()
     assert lab.settle() == []
-    trial = server_look.last_trial(lab.state)
+    trial = server_absent.last_trial(lab.state)
     assert trial["outcome"] == "crashed"
     assert trial["cause"]["summary"]
     assert os.path.exists(trial["log"])
@@ -261,9 +274,17 @@ def test_a_crashed_trial_is_found_with_its_cause(lab):
 # --- without processes
 
 
+def test_no_key_in_what_a_log_says():
+    line = "server_args=ServerArgs(model_path='/m', api_key='hidden-1', admin_api_key=None), started with --api-key hidden-2 --port 1"
+    said = json.dumps(server_result.without({"cause": [{"line": line}, {"line": "a hidden-3 word"}]}, ["hidden-3", True]))
+    assert "hidden" not in said
+    assert "model_path='/m'" in said
+    assert "--port 1" in said
+
+
 def test_nothing_was_ever_here(tmp_path):
     state = State(str(tmp_path / "none"))
-    server = server_look._nothing({"state": state, "unit": None, "stall_timeout_s": 300.0})
+    server = server_absent.of_host({"state": state, "unit": None, "stall_timeout_s": 300.0})
     assert (server["verdict"], server["certainty"]) == ("stopped", "proven")
     assert not (tmp_path / "none").exists()
 
@@ -380,6 +401,21 @@ def test_a_log_that_is_gone(tmp_path):
     log = server_output.read(server_output.Output("file", str(tmp_path / "no"), str(tmp_path / "no")), timeout_s=1.0)
     assert (log.reader, log.output.kind) == (None, "unknown")
     assert "cannot be read" in log.output.note
+
+
+@pytest.mark.parametrize(
+    ("properties", "text", "kind", "path"),
+    [
+        ({"StandardOutput": "journal", "InvocationID": "a1"}, "", "journal", "journalctl _SYSTEMD_INVOCATION_ID=a1"),
+        ({"StandardError": "append", "StandardOutput": "append"}, "StandardError=append:/a\nStandardError=append:/b\n", "file", "/b"),
+        ({"StandardError": "inherit", "StandardOutput": "file"}, "[Service]\nStandardOutput=file:/c\n", "file", "/c"),
+        ({"StandardError": "inherit", "StandardOutput": "append"}, "StandardOutput=append:/var/log/%n\n", "unknown", None),
+        ({"StandardError": "inherit", "StandardOutput": "journal", "InvocationID": ""}, "", "unknown", None),
+    ],
+)
+def test_where_a_unit_writes(properties, text, kind, path):
+    output = server_output.of_unit(properties, text)
+    assert (output.kind, output.path) == (kind, path)
 
 
 @contextlib.contextmanager
