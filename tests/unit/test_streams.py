@@ -262,6 +262,8 @@ PREFILL = "[2026-11-29 21:15:11 TP0] Prefill batch, #new-seq: 2, #new-token: 4, 
         (decode_line(4, 100, ""), (100.0, None)),
         (decode_line(4, 100, "accept len: 2.85, accept rate: 0.62, cuda graph: True, "), (100.0, True)),
         (decode_line(2, 100), (None, None)),
+        (decode_line(4, 100).replace("batch,", "batch [39913],").replace("TP0]", "DP6 TP6 EP6]"), (100.0, True)),
+        ("\rbar 1/2" + decode_line(4, 100).replace("\n", "\r") + "[2026-11-29 21:15:12] Decode batch, #running-req: x\n", (100.0, True)),
     ],
 )
 def test_the_servers_own_throughput(log: str, found: tuple) -> None:
