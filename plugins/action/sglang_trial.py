@@ -9,6 +9,7 @@ import json
 import os
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.ringmaster.gpu.plugins.action.trial_plan import QUIET
 from ansible_collections.ringmaster.gpu.plugins.action.trial_plan import ActionModule as TrialPlan
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import MODULE, flag_name
@@ -22,7 +23,7 @@ class ActionModule(TrialPlan):
 
     def run(self, tmp=None, task_vars=None):
         result = super(TrialPlan, self).run(tmp, task_vars)
-        self._vars = task_vars
+        self._vars = {**task_vars, **QUIET}
         self._parent = os.getppid()
         host = task_vars["inventory_hostname"]
         checked = ArgumentSpecValidator(argument_spec()).validate(json.loads(json.dumps(self._task.args)))

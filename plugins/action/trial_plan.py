@@ -20,6 +20,7 @@ from ansible_collections.ringmaster.gpu.plugins.plugin_utils.progress import Nar
 POLL_WAIT_S = 3.0
 RETRY_S = 3.0
 MODULE = "ringmaster.gpu.trial_plan"
+QUIET = {"ansible_no_target_syslog": True}  # modules write their arguments to the target's journal: a plan may hold a server's API key
 
 
 class ActionModule(ActionBase):
@@ -30,7 +31,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        self._vars = task_vars
+        self._vars = {**task_vars, **QUIET}
         self._parent = os.getppid()
         if self._task.args.get("command", "run") != "run":
             return {**result, **self._single()}
