@@ -51,14 +51,17 @@ class Evidence:
         """A stamped line comes: whatever was open is over."""
         self._record += 1
         self._open = []  # the blocks that take the next lines
-        self._ended = False  # the record at hand ended a process
+        self._ended = None  # the record at hand is the end of a process: "told" by itself, or an "uncaught" exception
         self._frames = None  # of the traceback at hand
         self._excuse = None  # next: a traceback that begins now is harmless; in: within one; after: its message may go on
 
-    def went_on(self, *, ready=False):
-        """The server made progress. What was said before it was ready it has survived, but for a port that it did not get."""
+    def went_on(self, phase=None):
+        """The server made progress; PHASE: it entered this one. What was said before it was ready it has survived, but for a port."""
         self._moves += 1
-        if ready:
+        if phase:  # some helper's end, not the server's
+            for block in self._blocks.values():
+                block["ended"] = block["ended"] and block["ended"] != "uncaught"
+        if phase == "ready_line":
             self._blocks = {name: block for name, block in self._blocks.items() if BY_ID[name][1].outlives_ready}
 
     def take(self, text, line, phase):
@@ -71,7 +74,8 @@ class Evidence:
             return
         if self._frames is not None and text[0].isspace():
             self._frames.append(line)
-            self._ended = self._ended or (len(self._frames) == 1 and bool(_OUTERMOST.search(text)))
+            if len(self._frames) == 1 and _OUTERMOST.search(text):
+                self._ended = self._ended or "uncaught"
             del self._frames[1:-_FRAMES_CAP]
             return
         self._lines += 1
@@ -80,7 +84,7 @@ class Evidence:
                 block["lines"].append(line)
                 block["mark"] = (self._moves, self._lines)
         if _LAST_MESSAGE.search(text):
-            self._ended = True
+            self._ended = "told"
         if "NCCL WARN" in text and len(self.nccl_warnings) < _WARNINGS_CAP:
             self.nccl_warnings.append(line)
         self._search(text, line)
@@ -140,7 +144,7 @@ class Evidence:
     def _note(self, entry, groups, lines, *, exception=False):
         block = {
             "groups": groups, "lines": list(lines), "phase": self._phase, "record": self._record, "exception": exception,
-            "ended": self._ended or entry.scope == "line", "mark": (self._moves, self._lines),
+            "ended": "told" if entry.scope == "line" else self._ended, "mark": (self._moves, self._lines),
         }  # fmt: skip
         former = self._blocks.get(entry.id)
         if former is None or (block["ended"] and not former["ended"]) or not self._counts(former):

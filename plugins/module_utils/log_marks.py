@@ -80,7 +80,7 @@ FACTS = tuple(
         ("custom_all_reduce", r"\bdisable_custom_all_reduce(?:=|': )(True|False)", lambda text: text == "False"),
         ("custom_all_reduce", r"(Custom ?[Aa]ll-?[Rr]educe\w* is disabled .*)", str),
         ("custom_all_reduce", r"(Setup Custom allreduce failed .*)", str),
-        # To 0.5.12 a line of its own; then where the capture begins, from 0.5.20 or later where it ends. A draft model has its own.
+        # To 0.5.12 (on CPUs always) a line of its own; then where the capture begins, in 0.5.23 where it ends. A draft model has its own.
         ("graph_batch_sizes", r"^Capture (?:cuda|cpu|npu|xpu|hip) graph bs \[([\d, ]+)\]", _batch_sizes),
         ("graph_batch_sizes", r"^Capture target (?:decode|verify) \w+ graph (?:begin|end)\..*?\bbs=\[([\d, ]+)\]", _batch_sizes),
         ("startup_timings", r"Engine startup timings \(s\): (.*)", lambda text: {k: float(v) for k, v in _TIMING.findall(text)}),

@@ -25,6 +25,7 @@ _TORCH_RANK = re.compile(r"\[rank(\d+)\]:(?: (?!\[))?")
 _ELAPSED = re.compile(r"elapsed[=:] ?(\d+(?:\.\d+)?)")
 # Lines that come by the thousand and can say nothing fatal: statistics, access log, NCCL's trace (but for the line with its version).
 _ROUTINE = re.compile(r"Decode batch|Prefill batch|INFO:|[^ ]+ \[\d+\] NCCL INFO (?!NCCL version)")
+_SERVES = re.compile(r"Decode batch|Prefill batch|INFO: +\S+ - \"")
 _BEGIN = re.compile("(?:INFO: +)?(?:" + "|".join(f"(?P<{name}>{regex})" for name, regex in PHASE_BEGINS) + ")")
 _PHASE_END = re.compile("|".join(f"(?P<{name}>{regex})" for name, regex in PHASE_ENDS))
 _BAR_PHASES = [(phase, re.compile(regex)) for phase, regex in BARS]
@@ -144,6 +145,8 @@ class LogReader:
         if not _ROUTINE.match(text):
             self._learn(text)
             self.evidence.take(text, line, self.phase)
+        elif _SERVES.match(text):
+            self.evidence.went_on()
 
     def _enter(self, phase, events):
         if phase in self._entered:
@@ -151,7 +154,7 @@ class LogReader:
         self._entered[phase] = self._start_s()
         self.done = self.total = None
         events.append({"kind": "phase", "phase": phase})
-        self.evidence.went_on(ready=phase == "ready_line")
+        self.evidence.went_on(phase)
 
     def _progress(self, state, events):
         if state is None:
