@@ -127,6 +127,9 @@ def production(host):
 
 
 def test_the_key_of_a_server_is_nowhere_but_in_the_order_to_start_it(host, users):
-    """plan.json is what the supervisor starts the server by: closed to others."""
+    """plan.json is what the supervisor starts the server by: closed to others. Modules log their arguments unless told not to."""
+    flags = {"tp-size": "4", "disable-custom-all-reduce": True, "api-key": KEY}
+    run = host.play("tune.yml", nccl_channels=2, sglang_flags=flags, tune_allow_downtime=False)
+    assert (run.code != 0, "Look at the host" in run.text(), KEY in run.text()) == (True, True, False), run.text()[-900:]
     assert users["root"].holding_key() <= {("plan.json", "0o600")}
     assert KEY not in host.inside("journalctl", "--no-pager", "-o", "cat")
