@@ -139,7 +139,7 @@ class LogReader:
                 text = text[torch_rank.end() :]
         line = {"rank": rank, "line": text[:LINE_CAP]}
         self._last.append(line)
-        begin = _BEGIN.match(text)
+        begin = _BEGIN.match(text, 0, LINE_CAP)
         if begin:
             self._enter(begin.lastgroup, events)
         if not _ROUTINE.match(text):

@@ -72,8 +72,8 @@ def test_every_signature_has_a_case():
     for words in ("was renamed", "made no step", "killed by signal 6", "failed without saying why"):
         assert words in summaries
     rare = {
-        "package_version", "permission", "too_many_files", "symmetric_memory_allocation", "warm_up_failed", "rank_exit", "subprocess_exit",
-        "peer_lost",
+        "aborted", "package_version", "permission", "too_many_files", "symmetric_memory_allocation", "warm_up_failed", "rank_exit",
+        "subprocess_exit", "peer_lost",
     }  # fmt: skip
     assert set(signatures.BY_ID) - tried - by_words == rare
 
@@ -92,6 +92,7 @@ def test_every_signature_has_a_case():
         ("[2026-11-01 10:00:00] Initialization failed. warmup error: Traceback (most recent call last):", "warm_up_failed"),
         ("[2026-11-01 10:00:00] Rank 0 scheduler died during initialization (exit code: 1).", "rank_exit"),
         ("[2026-11-01 10:00:00] Subprocess detokenizer (pid=77) crashed with exit code 3. Triggering SIGQUIT", "subprocess_exit"),
+        ("Fatal Python error: Aborted", "aborted"),
         ("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567", "peer_lost"),
     ],
 )
