@@ -60,10 +60,8 @@ class _Request:
         """Keeps what arrived at now_s (b"": the connection was closed); True at the end of the answer."""
         self._held.append((data, now_s))
         self._held_bytes += len(data)
-        if data and len(self._held) < self._most_held and self._held_bytes < HELD_BYTES:
-            if not data.endswith(LAST_CHUNK) and data.find(b"[DONE]", -32) < 0:
-                return False
-        return self.digest()
+        last = not data or data.endswith(LAST_CHUNK) or data.find(b"[DONE]", -32) >= 0
+        return (last or len(self._held) >= self._most_held or self._held_bytes >= HELD_BYTES) and self.digest()
 
     def silent_since(self, moment_s: float) -> bool:
         """Whether something is held and nothing came after that moment."""

@@ -6,7 +6,7 @@
 Tokens are what the server says it made (meta_info.completion_tokens of SGLang's /generate, usage.completion_tokens of the OpenAI
 endpoints), never the number of chunks: speculative decoding and batching put several tokens in one.
 
-Events end lines with LF or CRLF and carry their JSON in one `data:` line, as SGLang, vLLM and OpenAI do.
+Events end lines with LF, CRLF or CR and carry their JSON in one `data:` line, as SGLang, vLLM and OpenAI do.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class Lines:
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        end = data.rfind(b"\n") + 1
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
             self._partial += data
             return []
         whole = bytes(self._partial) + data[:end] if self._partial else data[:end]
         self._partial = bytearray(data[end:])
+        if b"\r" in whole:
+            whole = whole.replace(b"\r", b"\n")
         return [line[5:].strip() for line in whole.split(b"\n") if line.startswith(b"data:")]
 
 
@@ -199,8 +201,8 @@ def _event(payload: bytes) -> dict[str, Any]:
         raise StreamError(f"an event that is not JSON: {payload[:80]!r}") from None
     if not isinstance(event, dict):
         raise StreamError(f"an event that is not an object: {payload[:80]!r}")
-    if event.get("error"):
-        error = event["error"]
+    error = event.get("error") or (event if event.get("object") == "error" else None)
+    if error:
         raise StreamError(f"the server reports: {error.get('message', error) if isinstance(error, dict) else error}")
     return event
 

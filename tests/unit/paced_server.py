@@ -206,7 +206,10 @@ class Server:
 
     def reply(self, conn: socket.socket, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
-        conn.sendall(f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
+        conn.sendall(
+            f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+            + data
+        )
         conn.close()
 
     def wires(self, *kind: Any) -> list[bytes]:
@@ -225,12 +228,12 @@ class Server:
             first_s += opts["slow_first_s"]
         self.seen.add(self.running)
         chunks = self.made(tokens, len(prompt), api, usage)
-        fields = "Transfer-Encoding: chunked\r\n" if opts["chunked"] else "Connection: close\r\n"
+        fields = "Transfer-Encoding: chunked\r\n" if opts["chunked"] else ""
         fields += "Content-Encoding: gzip\r\n" if opts["gzip"] else ""
         trailers = b"X-Sum: 1\r\nY: 2\r\n" if opts["trailers"] else b""
         sent_s = []
         try:
-            conn.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{fields}\r\n".encode())
+            conn.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n{fields}\r\n".encode())
             for number, wire in enumerate(chunks):
                 yield first_s + number * opts["gap_ms"] / 1e3
                 if opts["die_after"] and number == opts["die_after"]:

@@ -145,6 +145,38 @@ def test_a_server_that_dies_in_midstream(concurrency: int) -> None:
     assert len(row["errors"]) == 1, "the same error is said once"
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_connection_that_is_reset_tells_how_far_it_came(concurrency: int) -> None:
+    with paced_server.serve(gap_ms=5, reset_after=4) as url:
+        row = loadgen.measure(url, work(concurrency=concurrency, requests=2 * concurrency))
+    (error,) = row["errors"]
+    assert row["samples"] == []
+    assert error.startswith("warm-up: ")
+    assert "reset" in error
+    assert error.endswith("(after 4 of 16 tokens)")
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_server_that_fails_from_some_request_on(concurrency: int) -> None:
+    with paced_server.serve(gap_ms=2, fail_from=2 * concurrency + 2) as url:
+        row = loadgen.measure(url, work(concurrency=concurrency, requests=4 * concurrency))
+    assert len(row["samples"]) == concurrency + 1
+    assert row["errors"] == ['HTTP 500: "no"'] * (3 * concurrency - 1)
+    assert row["decode_tok_s"] > 0
+
+
+def test_a_compressed_answer_is_refused() -> None:
+    with paced_server.serve(gap_ms=2, gzip=True) as url:
+        row = loadgen.measure(url, work())
+    assert row["errors"] == ["warm-up: HTTP 200 with Content-Encoding gzip, which was not asked for"]
+
+
+def test_a_key_is_sent_with_every_request() -> None:
+    with paced_server.serve(gap_ms=1, api_key="k") as url:
+        assert loadgen.measure(url, work(), api_key="k")["errors"] == []
+        assert "HTTP 401" in loadgen.measure(url, work())["errors"][0]
+
+
 def test_a_server_that_never_answers() -> None:
     with paced_server.serve(mute=True) as url:
         url_work = loadgen.Workload("w", 8, 64, 16, 24, 8, 0.5)

@@ -44,14 +44,15 @@ def openai(text: str | None, tokens: int | None = None, finish: str | None = Non
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_every_kind_of_stream_cut_at_any_byte(case: dict[str, Any], piece: int) -> None:
     options = {**paced_server.OPTIONS, **case["server"]}
-    stream = follow(paced_server.events(options, case["tokens"], 64), options["gap_ms"] / 1e3, piece)
+    chunks, gap_s = paced_server.events(options, case["tokens"], 64), options["gap_ms"] / 1e3
     expect, error = case["expect"], case["expect"].get("error")
     if error and error not in LOADGEN_ERRORS and not error.startswith(LOADGEN_ERRORS):
         with pytest.raises(StreamError, match=error):
-            stream.figures(0.0)
+            follow(chunks, gap_s, piece).figures(0.0)
         return
+    stream = follow(chunks, gap_s, piece)
     figures = stream.figures(0.0)
-    assert stream.done
+    assert stream.done == options["done"]
     assert figures.tokens == case["tokens"] - options["lacks_tokens"]
     assert figures.ttft_s == pytest.approx(0.02)
     assert (figures.prompt_tokens, figures.cached_tokens, figures.finish_reason) == (64, options["cached_tokens"], "length")
@@ -122,6 +123,23 @@ def test_openai_usage_in_every_event() -> None:
     assert figures.itl_s == pytest.approx(0.2 / 30)
 
 
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_openai_endpoints_with_continuous_usage_give_the_same_figures_as_generate(api: str, line_end: str, piece: int) -> None:
+    options = {"tokens_per_chunk": 3, "line_end": line_end, "noise": True, "cached_tokens": 2}
+    figures = follow(paced_server.events(options, 63, 64, api, "continuous"), 0.015, piece).figures(0.0)
+    assert (figures.tokens, figures.prompt_tokens, figures.cached_tokens, figures.finish_reason) == (63, 64, 2, "length")
+    assert figures.itl_s == pytest.approx(0.005)
+    assert figures.ttft_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_openai_endpoints_without_usage_are_an_error(api: str) -> None:
+    with pytest.raises(StreamError, match="without its final usage"):
+        follow(paced_server.events({}, 8, 64, api, "none"), 0.01).figures(0.0)
+
+
 def test_openai_usage_at_the_end_gives_the_first_token_but_no_decode_rate() -> None:
     events = [openai(""), openai("a"), openai("b"), openai("c", finish="length")]
     details = {"prompt_tokens_details": {"cached_tokens": 4}}
@@ -144,6 +162,7 @@ def test_continuous_usage_whose_last_event_has_none_is_an_error() -> None:
         (["[DONE]"], "before its first event"),
         ([{"error": {"message": "out of memory", "code": 500}}], "the server reports: out of memory"),
         ([{"error": "gone"}], "the server reports: gone"),
+        ([{"object": "error", "message": "no such model", "code": 404}], "the server reports: no such model"),
         (["{half"], "not JSON"),
         (["[1]"], "not an object"),
         ([{"meta_info": {"completion_tokens": 0, "finish_reason": {"type": "abort", "message": "full"}}}], "zero tokens .*abort: full"),
@@ -191,6 +210,7 @@ ANSWERS = {
     "trailers": HEAD + b"transfer-encoding: Chunked\r\n\r\n16\r\n" + BODY + b"\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n",
     "length": HEAD + b"Content-Length: 22\r\n\r\n" + BODY,
     "close": HEAD + b"\r\n" + BODY,
+    "identity": HEAD + b"Content-Encoding: identity\r\nContent-Length: 22\r\n\r\n" + BODY,
     "interim": b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"Content-Length: 22\r\n\r\n" + BODY,
 }
 
@@ -224,6 +244,7 @@ def test_an_answer_that_breaks_off_anywhere_is_an_error(kind: str) -> None:
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"x" * 70000,
         HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 5000,
