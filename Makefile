@@ -53,14 +53,14 @@ molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubu
 	@tests/lab/lxc.py install
 	@$(VENV) for scenario in $(SCENARIOS); do molecule test --scenario-name "$$scenario" || exit 1; done
 
-ends: setup-dev ## every way a run can be cut off, on an LXC container (as molecule); RINGMASTER_ENDS=all: at three points each
+ends: setup-dev ## every way a run or a trial can end, on an LXC container (as molecule); RINGMASTER_ENDS=all: runs at three points each
 	@tests/lab/lxc.py install
 	@.venv/bin/python -m pytest tests/ends
 
 test: setup-dev ## lint, sanity, unit, molecule and ends; what cannot run here is skipped and named
 	@tests/lab/check lint sanity unit $(addprefix molecule:,$(SCENARIOS)) ends
 
-test-real: setup-dev ## tune.yml against a real SGLang on the CPU
+test-real: setup-dev ## tune.yml, and whatever befalls a server, with a real SGLang on the CPU
 	@tests/real/run
 
 soak: setup-dev ## ends at all points, RINGMASTER_SOAK_REPEAT=20 times

@@ -31,7 +31,8 @@ def redact(value):
 def secrets(value):
     """The texts that `configuration` hides of VALUE, a configuration: for `hide`. None shorter than 4 characters: they are everywhere."""
     parts = (value["server"]["flags"], value["environment"])
-    return [str(part[name]) for part in parts for name, shown in redact(part).items() if shown == "***" and len(str(part[name])) > 3]
+    hidden = [part[name] for part in parts for name, shown in redact(part).items() if shown == "***"]
+    return [text for text in hidden if isinstance(text, str) and len(text) > 3]
 
 
 def hide(value, texts):

@@ -30,3 +30,11 @@ def test_a_value_given_for_a_run_stays(name, value):
     candidate = redaction.configuration(CONFIGURATION)
     candidate["environment"][name] = value
     assert redaction.reveal(candidate, CONFIGURATION)["environment"][name] == value
+
+
+def test_what_a_server_prints_of_its_secrets_is_hidden():
+    flags = {"api-key": "hunter2", "enable-key-cache": True, "short-key": "abc"}
+    texts = redaction.secrets({"server": {"flags": flags}, "environment": {"HF_TOKEN": "hf_abc", "PATH": "/bin"}})
+    assert texts == ["hunter2", "hf_abc"]
+    said = {"evidence": [{"rank": None, "line": "ServerArgs(api_key='hunter2', abc=True)"}], "exit": 1}
+    assert redaction.hide(said, texts) == {"evidence": [{"rank": None, "line": "ServerArgs(api_key='***', abc=True)"}], "exit": 1}
