@@ -22,6 +22,7 @@ from .log_marks import BARS, FACTS, FIRST_WORDS, PHASE_BEGINS, PHASE_ENDS
 _LAST_CAP = 20
 
 _TORCH_RANK = re.compile(r"\[rank(\d+)\]:(?: (?!\[))?")
+_NCCL_DEVICE = re.compile(r"\S+:\d+:\d+ \[(\d+)\] ")
 _ELAPSED = re.compile(r"elapsed[=:] ?(\d+(?:\.\d+)?)")
 # Lines that come by the thousand and can say nothing fatal: statistics, access log, NCCL's trace (but for the line with its version).
 _ROUTINE = re.compile(r"Decode batch|Prefill batch|INFO:|[^ ]+ \[\d+\] NCCL INFO (?!NCCL version)")
@@ -137,6 +138,9 @@ class LogReader:
             rank = f"rank {torch_rank[1]}"
             if torch_rank[0].endswith(" "):  # a line of a traceback; else torch's own stamp follows
                 text = text[torch_rank.end() :]
+        elif rank is None or not stamp:
+            device = _NCCL_DEVICE.match(text)
+            rank = f"device {device[1]}" if device else rank
         line = {"rank": rank, "line": text[:LINE_CAP]}
         self._last.append(line)
         begin = _BEGIN.match(text, 0, LINE_CAP)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import string
 from pathlib import Path
@@ -59,6 +60,24 @@ def test_case(case, tmp_path):
         assert found["evidence"][0]["rank"] == case["rank"]
     elif "error" in case and case["signature"] != "host_out_of_memory" and "before" not in case:
         assert found["evidence"][0]["rank"] == "TP1"
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_growing_log_gives_the_same_cause(case, tmp_path):
+    data, log = ("\n".join(lines_of(case)) + "\n").encode(), tmp_path / "server.log"
+    log.write_bytes(data)
+    known = {"exit_code": case.get("exit"), "killed_role": case.get("killed_role"), "kernel_lines": case.get("kernel", ())}
+    expected = cause(whole(log), **known)
+    dice = random.Random(case["name"])
+    log.write_bytes(b"")
+    reader, at = LogReader(log), 0
+    with open(log, "ab", buffering=0) as file:
+        while at < len(data):
+            step = dice.choice((1, 3, 20, 300))
+            file.write(data[at : at + step])
+            at += step
+            reader.poll()
+    assert cause(reader, **known) == expected
 
 
 def test_every_signature_has_a_case():
