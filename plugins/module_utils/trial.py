@@ -38,6 +38,7 @@ from .waiting import Hung, Refused, Stall, until_ready
 
 RELEASE_TIMEOUT_S = 20.0
 LAST_WORDS_S = 0.5
+LAST_CLEANUP_S = 10.0  # a launcher that was told to stop closes its port, ends its workers, and then itself: exit 0
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -184,8 +185,9 @@ class Trial:
 
     def _died(self, server, death):
         if death.role != "launcher":
+            is_going = self.result["outcome"] == "ready" and not sockets.is_open(self.port)
             with contextlib.suppress(subprocess.TimeoutExpired):  # a moment for the launcher's words about it to reach the log
-                server.popen.wait(LAST_WORDS_S)
+                server.popen.wait(LAST_CLEANUP_S if is_going else LAST_WORDS_S)
         self.reader.finish()
         killed_role, exit_code, was_ready = death.role, death.exit_code, self.result["outcome"] == "ready"
         launcher = server.popen.poll()
