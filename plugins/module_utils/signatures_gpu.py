@@ -67,10 +67,11 @@ SIGNATURES = (
     signature(
         "jit_build",
         _JIT,
-        "a JIT kernel build failed (ninja)",
+        "a JIT kernel build failed",
         "reinstall the package whose source or compiler is missing in the environment of sglang_python, or choose another backend for "
         f"that kernel in {_FLAGS}",
         details=(
+            (r"\b[Nn]inja\b", " (ninja)"),
             (r"flashinfer/[^\n]*/cached_ops/(?P<kernel>\w+)", ", FlashInfer {kernel} kernel"),
             (r"missing and no known rule to make it", ": source file missing"),
             (r"(?:nvcc: (?:command )?not found|Could not find nvcc|CUDA_HOME environment variable is not set)", ": nvcc not found"),
