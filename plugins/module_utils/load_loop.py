@@ -21,7 +21,6 @@ from .workload_row import Workload
 
 ERROR_CHARS = 300
 HELD_CHUNKS = 64  # of all streams together: what is parsed at once keeps the clock from being read on time
-HELD_BYTES = 1 << 18
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -44,32 +43,21 @@ class _Request:
         self.stream = Stream()
         self.exchange = Exchange(address, wire)
         self._refusal = b""
-        self._held: list[tuple[bytes, float]] = []
-        self._held_bytes = 0
+        self.held: list[tuple[bytes, float]] = []  # what arrived and when, not yet parsed
         self._most_held = max(1, HELD_CHUNKS // work.concurrency)
-
-    def receive(self) -> bytes | None:
-        """As Exchange.receive. Before an OSError what came until then is parsed, so that the message can tell it."""
-        try:
-            return self.exchange.receive()
-        except OSError:
-            self.digest()
-            raise
 
     def take(self, data: bytes, now_s: float) -> bool:
         """Keeps what arrived at now_s (b"": the connection was closed); True at the end of the answer."""
-        self._held.append((data, now_s))
-        self._held_bytes += len(data)
-        last = not data or data.endswith(LAST_CHUNK) or data.find(b"[DONE]", -32) >= 0
-        return (last or len(self._held) >= self._most_held or self._held_bytes >= HELD_BYTES) and self.digest()
+        self.held.append((data, now_s))
+        return (not data or data.endswith(LAST_CHUNK) or len(self.held) >= self._most_held) and self.digest()
 
     def silent_since(self, moment_s: float) -> bool:
         """Whether something is held and nothing came after that moment."""
-        return bool(self._held) and self._held[-1][1] <= moment_s
+        return bool(self.held) and self.held[-1][1] <= moment_s
 
     def digest(self) -> bool:
         """Parses what is held; True at the end of the answer. Raises StreamError, HttpError."""
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self.held = self.held, []
         response, stream = self.exchange.response, self.stream
         for data, now_s in held:
             if not data:
@@ -84,6 +72,10 @@ class _Request:
 
     def outcome(self, error: str | None) -> Outcome:
         """How it went; error: what cut it short."""
+        try:
+            self.digest()  # what came before it was cut short
+        except (OSError, StreamError) as reason:
+            error = str(reason)
         status, started_s = self.exchange.response.status, self.exchange.started_s or 0.0
         if error is None and status != 200:
             error = f"HTTP {status}: {short(self._refusal)}"
@@ -172,22 +164,26 @@ class _Loop:
         return False
 
     def _received(self, one: _Request, arrived: list[tuple[_Request, bytes, float]]) -> bool:
-        data = one.receive()
+        data = one.exchange.receive()
         if data is not None:
             arrived.append((one, data, time.monotonic()))
         return False
 
     def _follow(self, one: _Request) -> bool:
-        """For STOP_CHECK_S nothing but receiving: so little code stays in the caches."""
-        receive, take, clock = one.receive, one.take, time.monotonic
+        """For STOP_CHECK_S, or until something is to be parsed, nothing but receiving: so little code stays in the caches."""
+        receive, hold, clock = one.exchange.receive, one.held.append, time.monotonic
         until_s = clock() + STOP_CHECK_S
-        while True:
+        while len(one.held) < HELD_CHUNKS:
             data = receive()
-            now_s = clock()
-            if data is not None and take(data, now_s):
-                return True
-            if data is None or now_s > until_s:
+            if data is None:
                 return False
+            now_s = clock()
+            hold((data, now_s))
+            if not data or data.endswith(LAST_CHUNK):
+                break
+            if now_s > until_s:
+                return False
+        return one.digest()
 
     def _advance(self, one: _Request, step: Callable[..., bool], *arguments: Any) -> None:
         try:
