@@ -15,7 +15,6 @@ from . import diagnosis, http_client
 PATHS = {"model_info": ("/model_info", "/get_model_info"), "server_info": ("/server_info", "/get_server_info"), "ready": ("/ready",)}
 
 
-
 def url_of(server):
     """Where a server with that command (server_command.parse) is asked from its own machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(server["listen"]["host"], server["listen"]["host"])

@@ -96,7 +96,6 @@ def _server(tree, context):
     server, problem = _parsed(tree)
     flags = server["flags"] if server else {}
     port = server["listen"]["port"] if server and tree.kind == "server" else None
-    api_key = flags.get("api-key") if isinstance(flags.get("api-key"), str) else None
     same_net = server_trees.namespace(root, "net") == server_trees.namespace("self", "net")
     pids = [process.pid for process in tree.processes]
     listening = bool(port) and bool(sockets.holders(port, pids, root))
@@ -106,19 +105,16 @@ def _server(tree, context):
     size = _size(output)
     jobs = {"log": lambda: server_output.read(output, timeout_s=context["timeout_s"])}
     jobs["nccl"] = lambda: nccl_look.look(tree, timeout_s=context["timeout_s"])
-    if listening and same_net:
-        url = server_ask.url_of(server)
-        limit_s = context["timeout_s"] - SAMPLE_S / 2
-        for name, paths in server_ask.PATHS.items():
-            jobs[name] = lambda paths=paths: server_ask.get(url, paths, api_key, limit_s, secure="ssl-certfile" in flags)
-        if context["probe_timeout_s"]:
-            jobs["completion"] = lambda: loadgen.complete(url, api_key=api_key, timeout_s=context["probe_timeout_s"]) and (200, None)
-    answers = together(jobs, context["timeout_s"] + (context["probe_timeout_s"] or 0.0))
+    questions = _questions(server, context) if port and same_net else {}
+    answers = together({**jobs, **(questions if listening else {})}, context["timeout_s"] + (context["probe_timeout_s"] or 0.0))
     time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - begun)))
     now = next((one for one in server_trees.find() if one.root[:1] + one.root[7:8] == tree.root[:1] + tree.root[7:8]), None)
+    current = now or tree
+    if port and not listening and sockets.holders(port, [process.pid for process in current.processes], root):
+        listening = True  # it has just opened its port
+        answers.update(together(questions, context["timeout_s"] - SAMPLE_S + (context["probe_timeout_s"] or 0.0)))
     log = answers["log"] if isinstance(answers["log"], server_output.Log) else server_output.Log(output, None, None, None)
     http = {name: server_ask.status_of(answers[name]) for name in (*server_ask.PATHS, "completion") if name in answers} or None
-    current = now or tree
     grown = 0 if listening or size is None else max(0, (_size(output) or 0) - size)  # our own requests make a server write lines
     evidence = server_result.evidence(
         context,
@@ -168,6 +164,20 @@ def _server(tree, context):
         },
     )
     return server_result.without(told, server_result.secrets(flags))
+
+
+def _questions(server, context):
+    """Jobs for `together`: what the server with that command is asked."""
+    flags, url = server["flags"], server_ask.url_of(server)
+    api_key = flags.get("api-key") if isinstance(flags.get("api-key"), str) else None
+    limit_s = context["timeout_s"] - SAMPLE_S / 2
+    jobs = {
+        name: lambda paths=paths: server_ask.get(url, paths, api_key, limit_s, secure="ssl-certfile" in flags)
+        for name, paths in server_ask.PATHS.items()
+    }
+    if context["probe_timeout_s"]:
+        jobs["completion"] = lambda: loadgen.complete(url, api_key=api_key, timeout_s=context["probe_timeout_s"]) and (200, None)
+    return jobs
 
 
 def _owner(tree, context):

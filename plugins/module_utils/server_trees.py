@@ -16,6 +16,7 @@ from . import procfs
 from .server import ROLES
 
 _CLOCK_TICK = os.sysconf("SC_CLK_TCK")
+CONTROLLER = "data parallel controller"
 _COMM_BYTES = 15  # what the kernel keeps of a name
 _CONTAINER = re.compile(
     r"(?P<lxc>lxc(?:\.payload\.|/)(?P<name>[\w.-]+))|(?:docker|libpod|cri-containerd|crio)[-/](?P<id>[0-9a-f]{12})|kubepods.*?(?P<pod>[0-9a-f]{12})"
@@ -99,7 +100,9 @@ def _tree(kind, root, below, words):
         title = (words.get(process.pid) or [""])[0]
         if _role([title]):  # a forked child shows its parent's title, too: the elder is the member
             members.setdefault(title, process)
-    dead = [role for process in unique.values() if process.state in "ZX" for role in _role_of_comm(process.comm)]
+    # A child that a worker forked for a moment has its name, too: only the launcher and its controller start workers.
+    ended = [process for process in unique.values() if process.state in "ZX" and _role(words.get(process.ppid)) in (None, CONTROLLER)]
+    dead = [role for process in ended for role in _role_of_comm(process.comm)]
     return Tree(kind, root, live, members, dead, words.get(root.pid, []))
 
 

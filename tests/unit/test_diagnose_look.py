@@ -250,7 +250,7 @@ def test_during_a_trial(lab):
         while time.monotonic() < end and not (server and server["ranks"]):
             servers = server_look.look(lab.state)
             server = next((one for one in servers if (one["trial"] or "").startswith(run.name)), None)
-        assert (server["managed_by"], server["verdict"]) == ("ringmaster", "loading")
+        assert (server["managed_by"], server["verdict"]) == ("ringmaster", "loading"), server["why"]
         assert server["log"]["path"] == lab.state.trial_path(server["trial"], "server.log")
         assert server["nccl"]["site"]["ours"]
         assert server["nccl"]["site"]["values"] == {"NCCL_MAX_NCHANNELS": "2"}
@@ -333,6 +333,15 @@ TABLES = [
     (
         [(10, 1, LAUNCH), (11, 10, LAUNCH), (12, 10, ["sglang::scheduler_TP0"]), (13, 12, ["sglang::scheduler_TP0"]), (14, 10, None)],
         [("server", 10, {"sglang::scheduler_TP0": 12}, ["scheduler"])],
+    ),
+    # a fork of a worker that has just ended is no dead worker
+    (
+        [(10, 1, LAUNCH), (12, 10, ["sglang::scheduler_TP0"]), (14, 12, None)],
+        [("server", 10, {"sglang::scheduler_TP0": 12}, [])],
+    ),
+    (
+        [(10, 1, LAUNCH), (12, 10, ["sglang::data_parallel_controller"]), (14, 12, None)],
+        [("server", 10, {"sglang::data_parallel_controller": 12}, ["scheduler"])],
     ),
     # two servers below one shell
     ([(5, 1, ["bash"]), (10, 5, LAUNCH), (20, 5, LAUNCH)], [("server", 10, {}, []), ("server", 20, {}, [])]),
