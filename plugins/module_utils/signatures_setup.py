@@ -21,13 +21,15 @@ _TOKENIZER = (
     r"|Tokenizer class \S+ does not exist or is not currently imported|to build an AutoTokenizer"
     r"|You need to have (?:sentencepiece|tiktoken)|data did not match any variant of untagged enum"
 )
-_NOT_A_MODEL = (
+_NO_PATH = (
     r"Repo id must (?:be|use) [^\n]*?: '(?P<path>[^']*)'"
     r"|(?:^|: )(?P<path2>\S+) is not a local folder (?:and is not a valid model|or a valid repo)"
-    r"|(?:^|: )(?P<path3>\S+) does not appear to have a file named config\.json"
-    r"|Unrecognized model in (?P<path4>\S+?)\. Should have a `model_type` key"
-    r"|Can't load the configuration of '(?P<path5>[^']*)'"
-    r"|FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path6>[^']*)/(?:config|model\.safetensors\.index)\.json'"
+)
+_NOT_A_MODEL = (
+    r"(?:^|: )(?P<path>\S+) does not appear to have a file named config\.json"
+    r"|Unrecognized model in (?P<path2>\S+?)\. Should have a `model_type` key"
+    r"|Can't load the configuration of '(?P<path3>[^']*)'"
+    r"|FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path4>[^']*)/(?:config|model\.safetensors\.index)\.json'"
 )
 _PORT_TAKEN = (
     r"\[Errno 98\] (?:error while attempting to bind on address )?\('(?P<address>[^']*)', (?P<port>\d+)"
@@ -96,8 +98,14 @@ SIGNATURES = (
         f"read that code, then {_FLAGS}: {{{{trust-remote-code: true}}}}",
     ),
     signature(
-        "model_path",
+        "model_config",
         _NOT_A_MODEL,
+        "no model in {path}: config.json is missing, or no model's",
+        "give sglang_model_path the directory with the model's config.json; finish the download",
+    ),
+    signature(
+        "model_path",
+        _NO_PATH,
         "model path does not exist: {path}",
         "correct sglang_model_path (flag model-path): a directory with config.json; it is looked up on the target, inside its container",
     ),
@@ -184,6 +192,14 @@ SIGNATURES = (
         "ModuleNotFoundError: {module}",
         f"install the package that holds {{module}} {_PACKAGE}",
         scope="error",
+    ),
+    signature(
+        "tokenizer_files",
+        r"(?P<error>.*)",
+        "the tokenizer cannot be loaded: {error}",
+        "a file of the tokenizer in sglang_model_path is damaged, or too new for transformers " + _PACKAGE,
+        scope="error",
+        frame=r"in get_tokenizer$|tokenization_\w+\.py",
     ),
     signature(
         "permission",
