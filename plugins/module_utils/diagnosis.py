@@ -15,7 +15,8 @@ pids            of its live processes
 dead            roles of workers that have ended; missing: how many schedulers or "detokenizer" an open port says there must be
 frozen          titles of processes that a signal has stopped (state T)
 age_s           of its youngest process
-port, listening whether a process of this server listens on it; holder: {pid, command} of another that does
+port, listening whether a process of this server listens on it (any process, where its sockets are `hidden` from us)
+holder          {pid, command} of another process that listens there
 http            {path: status (int) or what went wrong (str)} of model_info, server_info, ready, completion; None: it was not asked, for
                 the reason http_note
 progress        names of what grew within a second ([]: nothing), None when not sampled
@@ -46,6 +47,8 @@ def judge(evidence):
         state, certainty, why = "serving", "unknown", "workers of a Python program that embeds SGLang: it has no port that could be asked"
     else:
         state, certainty, why = _alive(evidence)
+        if evidence["hidden"] and evidence["listening"] and certainty == "proven" and state == "serving":
+            certainty, why = "inferred", f"{why}, if port {evidence['port']} is its own: its sockets cannot be seen without root"
     foreign = evidence["managed_by"] is None and evidence["kind"] in ("server", "embedded")
     return {"state": state, "certainty": certainty, "why": why, "verdict": "unmanaged" if foreign else state}
 
@@ -173,6 +176,8 @@ def next_step(judged, evidence, *, command="", log=None):
         return f"kill -KILL {pids}"
     if state == "serving":
         return "" if owner else f"ps -o user,lstart,args -p {root} shows whose it is; kill {root} ends it"
+    if state in ("loading", "hung") and evidence["holder"]:
+        return f"ps -o user,lstart,args -p {evidence['holder']['pid']} shows who has port {evidence['port']}, which this server will not get"
     if state == "loading":
         return f"tail -f {log}" if log else command
     if state == "hung" and evidence["frozen"]:

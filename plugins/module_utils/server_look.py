@@ -98,7 +98,7 @@ def _server(tree, context):
     port = server["listen"]["port"] if server and tree.kind == "server" else None
     same_net = server_trees.namespace(root, "net") == server_trees.namespace("self", "net")
     pids = [process.pid for process in tree.processes]
-    listening = bool(port) and bool(sockets.holders(port, pids, root))
+    listening = bool(port) and _listens(port, pids, root)
     output = server_output.Output("file", trial["log"], f"/proc/{root}/root{trial['log']}") if trial else server_output.of_process(root)
     begun = time.monotonic()
     before = readiness.sample(tree.processes, 0)
@@ -110,7 +110,7 @@ def _server(tree, context):
     time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - begun)))
     now = next((one for one in server_trees.find() if one.root[:1] + one.root[7:8] == tree.root[:1] + tree.root[7:8]), None)
     current = now or tree
-    if port and not listening and sockets.holders(port, [process.pid for process in current.processes], root):
+    if port and not listening and _listens(port, [process.pid for process in current.processes], root):
         listening = True  # it has just opened its port
         answers.update(together(questions, context["timeout_s"] - SAMPLE_S + (context["probe_timeout_s"] or 0.0)))
     log = answers["log"] if isinstance(answers["log"], server_output.Log) else server_output.Log(output, None, None, None)
@@ -123,12 +123,13 @@ def _server(tree, context):
         ended=now is None,
         pids=[process.pid for process in current.processes],
         worker=next(iter(current.schedulers().values()), current.root).pid,
-        dead=current.dead,
+        dead=[role for role, _pid in current.dead],
         missing=_missing(current, server, listening),
         frozen=[_title(process, current) for process in current.processes if process.state in "Tt"],
         age_s=min(map(server_trees.age_s, current.processes)) if current.processes else 0.0,
         port=port,
         listening=listening,
+        hidden=not os.access(f"/proc/{root}/fd", os.R_OK),
         holder=None if listening or not port else _holder(port, root),
         http=http,
         http_note=None if same_net else "it is in another network namespace",
@@ -140,7 +141,8 @@ def _server(tree, context):
     judged = diagnosis.judge(evidence)
     if judged["state"] == "crashed" and log.reader and tree.kind == "server":
         gone = " and ".join(evidence["dead"] or evidence["missing"])
-        evidence["cause"] = log_cause.cause(log.reader, exit_code=None, killed_role=gone or None)
+        exit_code = procfs.exit_code(current.dead[0][1]) if current.dead else None
+        evidence["cause"] = log_cause.cause(log.reader, exit_code=exit_code, killed_role=gone or None)
     info = {name: answers[name][1] or {} for name in ("model_info", "server_info") if isinstance(answers.get(name), tuple)}
     version = info.get("server_info", {}).get("version") or (log.reader.facts["sglang"] if log.reader else None)
     nccl = answers["nccl"] if isinstance(answers["nccl"], dict) else None
@@ -164,6 +166,13 @@ def _server(tree, context):
         },
     )
     return server_result.without(told, server_result.secrets(flags))
+
+
+def _listens(port, pids, root):
+    """Whether one of PIDS listens on PORT; where their sockets are hidden from us, whether anybody does."""
+    if os.access(f"/proc/{root}/fd", os.R_OK):
+        return bool(sockets.holders(port, pids, root))
+    return bool(sockets.listening_inodes(port, root))
 
 
 def _questions(server, context):

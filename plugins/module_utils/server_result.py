@@ -30,7 +30,8 @@ def evidence(context, **found):
     empty = {
         "kind": "none", "managed_by": None, "unit": context["unit"], "pids": [], "worker": None, "dead": [], "missing": [], "frozen": [],
         "age_s": None, "port": None, "listening": None, "holder": None, "http": None, "http_note": None, "progress": None,
-        "log_age_s": None, "log_note": None, "trial": None, "run": None, "ended": False, "stall_timeout_s": context["stall_timeout_s"],
+        "log_age_s": None, "log_note": None, "trial": None, "run": None, "ended": False, "hidden": False,
+        "stall_timeout_s": context["stall_timeout_s"],
         **_NO_LOG,
     }  # fmt: skip
     return {**empty, **found}

@@ -26,7 +26,7 @@ _CONTAINER = re.compile(
 class Tree(NamedTuple):
     """One server. `kind`: "server" (a launcher and what is below it), "embedded" (workers of another Python program) or "orphans"
     (workers whose launcher is gone). `root`: the launcher, the program, or the oldest orphan. `members` {title: Process} of the live
-    workers, `dead` the roles of those that have ended and are not yet collected."""
+    workers, `dead` [(role, pid)] of those that have ended and are not yet collected."""
 
     kind: str
     root: procfs.Process
@@ -102,7 +102,7 @@ def _tree(kind, root, below, words):
             members.setdefault(title, process)
     # A child that a worker forked for a moment has its name, too: only the launcher and its controller start workers.
     ended = [process for process in unique.values() if process.state in "ZX" and _role(words.get(process.ppid)) in (None, CONTROLLER)]
-    dead = [role for process in ended for role in _role_of_comm(process.comm)]
+    dead = [(role, process.pid) for process in ended for role in _role_of_comm(process.comm)]
     return Tree(kind, root, live, members, dead, words.get(root.pid, []))
 
 

@@ -13,7 +13,7 @@ NOTHING = {
     "kind": "server", "managed_by": "unit", "unit": {"name": "sglang.service", "held": False}, "pids": [10, 11], "worker": 11, "dead": [],
     "missing": [], "frozen": [], "age_s": 40.0, "port": 30000, "listening": False, "holder": None, "http": None, "http_note": None,
     "progress": [], "phase": "weights", "done": 3, "total": 12, "log_age_s": 5.0, "log_note": None, "log_port_taken": False, "cause": None,
-    "drained": False, "ended": False, "trial": None, "run": None, "stall_timeout_s": STALL_S,
+    "drained": False, "ended": False, "hidden": False, "trial": None, "run": None, "stall_timeout_s": STALL_S,
 }  # fmt: skip
 ANSWERS = {"model_info": 200, "server_info": 200, "ready": 404}
 HOLDER = {"pid": 99, "command": "nc -l"}
@@ -33,6 +33,7 @@ CASES = [
     ({"listening": True, "http": {**ANSWERS, "ready": 200}}, "serving", "proven"),
     ({"listening": True, "http": dict.fromkeys(ANSWERS, 401)}, "serving", "proven"),
     ({"listening": True, "http": {**ANSWERS, "ready": "timed out"}}, "serving", "proven"),
+    ({"listening": True, "http": ANSWERS, "hidden": True}, "serving", "inferred"),
     # /ready says no: before the ready line it warms up, after it it drains
     ({"listening": True, "http": {**ANSWERS, "ready": 503}}, "loading", "inferred"),
     ({"listening": True, "http": {**ANSWERS, "ready": 503}, "phase": "ready_line"}, "serving", "inferred"),
@@ -116,6 +117,7 @@ def test_next_steps_name_the_owner():
     assert step(managed_by="ringmaster").endswith("ansible-playbook ringmaster.gpu.abort ends it")
     assert step(managed_by=None).endswith("kill 10 ends it")
     assert step(frozen=["sglang::scheduler_TP0"]) == "kill -CONT 10 11"
+    assert step(holder=HOLDER).startswith("ps -o user,lstart,args -p 99 ")
     assert step(kind="orphans", managed_by=None) == "kill -KILL 10 11"
 
 
