@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
-from . import commit, cores, files, payload, redaction, survey, transaction, units
+from . import commit, cores, files, payload, procfs, redaction, survey, transaction, units
 from .errors import RingmasterError
 from .state import now
 
@@ -117,7 +118,7 @@ def poll(state, plan, *, after, wait_s):
         raise RingmasterError(f"{state.directory} has no plan {plan}.", "Look with `ansible-playbook ringmaster.gpu.status`.")
     deadline = time.monotonic() + wait_s
     while True:
-        state.touch_lease(plan)
+        _renew(state, plan)
         holder = state.lock_holder()  # before the events: a supervisor that ends in between has written its last one
         events = read_events(state, plan, after)
         alive = bool(holder) and holder["plan"] == plan
@@ -136,8 +137,20 @@ def poll(state, plan, *, after, wait_s):
 
 def decide(state, plan, decision):
     """Tell the waiting supervisor what to do: {command: continue|commit|release|abort, step, who, ...}."""
-    state.touch_lease(plan)
+    _renew(state, plan)
     files.write_json(state.plan_path(plan, "decision.json"), decision)
+
+
+def _renew(state, plan):
+    """Renew the lease of PLAN. Where that fails (a full disk) its controller gives up: then the plan ends now, not with the lease."""
+    try:
+        state.touch_lease(plan)
+    except RingmasterError:
+        holder = state.lock_holder() or {}
+        supervisor = procfs.read(holder.get("pid", 0)) if holder.get("plan") == plan else None
+        if supervisor:
+            procfs.send_signal(supervisor, signal.SIGTERM)
+        raise
 
 
 def abort(state, *, who, wait_s):

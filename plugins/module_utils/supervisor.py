@@ -27,7 +27,7 @@ class Events:
     def __init__(self, path):
         self._path = path
         self._count = (files.content(path) or b"").count(b"\n")  # a guardian goes on where its supervisor was cut off
-        self.problem = None  # why the last line was lost: a RingmasterError
+        self.problem = None  # why a line was lost: a RingmasterError
 
     def add(self, kind, **fields):
         self._count += 1
@@ -35,7 +35,6 @@ class Events:
         try:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(("\n" if self.problem else "") + line + "\n")  # half a line may be there
-            self.problem = None
         except OSError as error:  # a full disk: `check` ends the plan, what restores goes on
             self.problem = files.explain(self._path, "write", error)
 

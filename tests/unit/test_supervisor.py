@@ -207,6 +207,16 @@ def test_a_full_disk_ends_the_plan_at_once(lab):
     assert lab.settle() == []
 
 
+def test_a_controller_whose_lease_cannot_be_written_ends_the_plan(lab):
+    run = lab.begin(lab.plan(workloads=[LONG], lease_s=60.0))
+    run.until("workload")
+    os.mkdir(lab.state.plan_path(run.name, "lease.new"))
+    with pytest.raises(RingmasterError, match="Cannot write .*/lease"):
+        run.poll()
+    assert lab.settle(timeout_s=20) == []
+    assert control.read_events(lab.state, run.name, 0)[-1]["reason"] == "stopped by SIGTERM"
+
+
 # --- the server dies ---------------------------------------------------------------------------------------------------
 
 
