@@ -69,8 +69,8 @@ def measure(
     command    its arguments as a list, without the key; None for "ringmaster"
 
     python: the interpreter that has SGLang, for "sglang". aiperf: AIPerf's executable, in an environment of its own. model: directory
-    with the model's tokenizer (AIPerf must have it; sglang asks the server otherwise). user: who the tool runs as. environment: what
-    its interpreter needs to start (LD_LIBRARY_PATH).
+    with the model's tokenizer (AIPerf must have it; sglang asks the server otherwise). user: who the tool runs as. environment: the
+    server's, which `python` may need to import SGLang (LD_LIBRARY_PATH, PYTHONPATH); AIPerf gets none of it.
 
     What a tool does not tell is None (contaminated, accept_length) or empty. Everything that goes wrong with it is in `errors`, with
     its last words. decode_tok_s of the other tools is the median request's rate times the concurrency. Raises RingmasterError for an
@@ -82,9 +82,9 @@ def measure(
         raise RingmasterError(f"benchmark tool {tool!r} is not known.", f"Use one of {', '.join(TOOLS)}.")
     work, base_url = workload_row.checked(workload), base_url.rstrip("/")
     with bench_process.Scratch(user) as scratch:
-        surroundings = {**scratch.environment(), **(environment or {}), **({"OPENAI_API_KEY": api_key} if api_key else {})}
+        surroundings = {**scratch.environment(), **({"OPENAI_API_KEY": api_key} if api_key else {})}
         if tool == "sglang":
-            launch = _sglang(work, base_url, surroundings, scratch, python=python, model=model)
+            launch = _sglang(work, base_url, {**surroundings, **(environment or {})}, scratch, python=python, model=model)
         else:
             launch = _aiperf(work, base_url, surroundings, aiperf=aiperf, model=model, trust=trust_remote_code)
         stem = os.path.join(directory, f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', work.name) or 'workload'}-{tool}")
@@ -120,7 +120,7 @@ def _measured(tool, launch, work, base_url, scratch, stem, api_key, log_tail, st
         failure = failure or f"its result cannot be used ({error})"
     if failure:
         words = bench_process.last_words(log_path)
-        failure += f": {words.replace(api_key, '***') if api_key else words}"
+        failure += f": {words.replace(api_key, '***') if api_key else words} (all of it in {log_path})"
     errors = problems + [f"{tool}: {fault}" for fault in (failure, *faults) if fault]
     return workload_row.row(work, measured, errors=errors, log=log), artefact
 

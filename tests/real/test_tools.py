@@ -29,7 +29,7 @@ WORKLOADS = [
     {"name": "one stream", "concurrency": 1, "input_len": 64, "output_len": 96, "requests": 4, "warmup_requests": 1, "timeout_s": 120},
     {"name": "four streams", "concurrency": 4, "input_len": 64, "output_len": 96, "requests": 8, "timeout_s": 120},
 ]
-BAND = 1.35  # the server has one core, the tool another, and both share them with the machine
+BAND = 1.35  # of (client's rate / server's rate) between tools: the server itself may be slower in one tool's time than in another's
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,8 @@ def test_the_same_workload_through_every_tool(server, tmp_path, work):
         assert all(value > 0 for name in ("ttft_ms", "itl_ms") for value in row[name].values()), row
         assert row["server_running"] == work["concurrency"]
         assert not row["contaminated"]
-        assert 1 / BAND < row["decode_tok_s"] / own["decode_tok_s"] < BAND, rows
+        ratio = (row["decode_tok_s"] / row["server_tok_s"]) / (own["decode_tok_s"] / own["server_tok_s"])
+        assert 1 / BAND < ratio < BAND, (tool, ratio)
         assert KEY not in json.dumps(row)
         if tool != "ringmaster":
             artefact = Path(row["artefact"])
