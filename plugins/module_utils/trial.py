@@ -200,6 +200,9 @@ class Trial:
             cause = _cause("stopped", summary, "Find out who did that (SIGTERM or SIGINT), and measure again.", self.reader.last_lines())
         self.result["outcome"] = "killed" if was_ready and (killed_role or stopped) else "crashed"
         self.result["cause"] = cause = redaction.hide(cause, self.secrets)
+        if cause and cause["signature"] == "silent" and not os.statvfs(self.directory).f_bavail:
+            cause.update(signature="disk_full", summary=f"{self.directory} has no room left, not even for the server's last words")
+            cause.update(advice="The disk is full: free some space and run again.")
         self.report("died", role=death.role, summary=(cause or {}).get("summary", ""), log=self.log_path)
 
     # --- what a ready server is -----------------------------------------------------------------------------------
