@@ -14,16 +14,18 @@ import subprocess
 import time
 
 from . import (
+    bench_tools,
     cores,
     gpus,
-    loadgen,
-    log_cause,
+    kernel_log,
     log_lines,
     nccl_log,
+    outcome,
     outputs,
     proof,
     readiness,
     redaction,
+    release,
     server_command,
     server_log,
     smoke,
@@ -36,7 +38,6 @@ from .state import now
 from .transaction import server_environment
 from .waiting import Hung, Refused, Stall, until_ready
 
-RELEASE_TIMEOUT_S = 20.0
 LAST_WORDS_S = 0.5
 LAST_CLEANUP_S = 10.0  # a launcher that was told to stop closes its port, ends its workers, and then itself: exit 0
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,7 +82,9 @@ class Trial:
         """The trial result. An Interrupted goes through, after the server has been stopped."""
         gpus_before = gpus.read()
         if not sockets.is_free(self.port):
-            return self._refused(f"port {self.port} in use", "Free it, or set tune_port: 0 to take any free one.")
+            refused = outcome.refused(f"port {self.port} in use", "Free it, or set tune_port: 0 to take any free one.")
+            self.result.update(refused, ended=outcome.NOTHING_STARTED, finished=now())
+            return self.result
         if self.first and not self._smoke_passes():
             return self.result
         part = self.configuration["server"]
@@ -95,6 +98,7 @@ class Trial:
         )
         begun = time.monotonic()
         server.start()
+        killer = kernel_log.OomWatch(server.popen.pid)
         try:
             answer = until_ready(
                 server,
@@ -110,16 +114,21 @@ class Trial:
             self._describe(server, answer)
             self._measure(server)
         except Refused as problem:
-            self._refused(problem.summary, problem.advice)
+            self.result.update(outcome.refused(problem.summary, problem.advice))
         except Hung as stall:
-            self._hung(stall)
+            was_ready = self.result["outcome"] == "ready"
+            timeout_s = self.settings["stall_timeout_s"]
+            self.result.update(outcome.hung(stall, self.reader, was_ready=was_ready, log=self.log_path, stall_timeout_s=timeout_s))
         except Died as death:
-            self._died(server, death)
+            self._died(server, death, killer)
         finally:
+            killer.close()
             drain = self.settings["drain_timeout_s"] if self.result["outcome"] == "ready" else None
             self.report("phase", phase="stop")
             self.result["ended"] = server.stop(drain_timeout_s=drain)
-            self._wait_for_release(gpus_before)
+            given_back, gpus_after = release.wait(gpus_before, None if self.result["outcome"] == "refused" else self.port)
+            self.result["ended"].update(given_back)
+            self.result["gpus"].update(before=gpus_before, after=gpus_after)
             self.result["finished"] = now()
             self._close()
         return self.result
@@ -163,43 +172,24 @@ class Trial:
         if found["outcome"] in ("passed", "skipped"):
             return True
         reader = server_log.LogReader(found["log"])
-        cause = log_cause.cause(reader, exit_code=1)
-        known = cause and cause["signature"] != "silent"
-        summary = f"two ranks cannot all-reduce, tried before the load: {cause['summary'] if known else found['reason']}"
-        advice = cause["advice"] if known else "Check peer-to-peer access between the GPUs (PCIe access control, IOMMU)."
-        self.result.update(outcome="hung" if found["outcome"] == "hung" else "crashed", reached="smoke", log=found["log"])
-        self.result.update(cause=_cause("smoke", summary, advice, reader.last_lines()), ended=_NOTHING_STARTED, finished=now())
+        self.result.update(outcome.no_all_reduce(found, reader), reached="smoke", log=found["log"])
+        self.result.update(ended=outcome.NOTHING_STARTED, finished=now())
         return False
 
-    # --- outcomes -------------------------------------------------------------------------------------------------
-
-    def _refused(self, summary, advice):
-        self.result.update(outcome="refused", ended=_NOTHING_STARTED, finished=now(), cause=_cause("port", summary, advice))
-        return self.result
-
-    def _hung(self, stall):
-        where = "while it was measured" if self.result["outcome"] == "ready" else f"in phase {self.reader.phase}"
-        summary = f"no progress for {stall.silent_s:.0f} s {where}; {stall.problem}"
-        advice = f"Read {self.log_path}. A slower machine needs a larger tune_stall_timeout_s (now {self.settings['stall_timeout_s']:.0f})."
-        self.result.update(outcome="hung", cause=_cause("stalled", summary, advice, self.reader.last_lines()))
-
-    def _died(self, server, death):
+    def _died(self, server, death, killer):
         if death.role != "launcher":
             is_going = self.result["outcome"] == "ready" and not sockets.is_open(self.port)
             with contextlib.suppress(subprocess.TimeoutExpired):  # a moment for the launcher's words about it to reach the log
                 server.popen.wait(LAST_CLEANUP_S if is_going else LAST_WORDS_S)
-        self.reader.finish()
-        killed_role, exit_code, was_ready = death.role, death.exit_code, self.result["outcome"] == "ready"
-        launcher = server.popen.poll()
-        if death.role == "launcher" or (was_ready and launcher is not None):
-            killed_role, exit_code = None, launcher  # a serving launcher outlives a lost worker for seconds: it went first
-        cause = log_cause.cause(self.reader, exit_code=exit_code, killed_role=killed_role)
-        stopped = was_ready and killed_role is None and (launcher == 0 or cause is None)
-        if stopped:
-            summary = "stopped from outside while it was measured: it finished its requests and ended"
-            cause = _cause("stopped", summary, "Find out who did that (SIGTERM or SIGINT), and measure again.", self.reader.last_lines())
-        self.result["outcome"] = "killed" if was_ready and (killed_role or stopped) else "crashed"
-        self.result["cause"] = cause = redaction.hide(cause, self.secrets)
+        found = outcome.died(
+            death,
+            self.reader,
+            launcher_exit=server.popen.poll(),
+            was_ready=self.result["outcome"] == "ready",
+            kernel_lines=killer.lines(server.pids | {server.popen.pid}),
+        )
+        cause = redaction.hide(found["cause"], self.secrets)
+        self.result.update(outcome=found["outcome"], cause=cause)
         if cause and cause["signature"] == "silent" and not os.statvfs(self.directory).f_bavail:
             cause.update(signature="disk_full", summary=f"{self.directory} has no room left, not even for the server's last words")
             cause.update(advice="The disk is full: free some space and run again.")
@@ -261,7 +251,7 @@ class Trial:
             self._prove(server)  # what was measured made NCCL write more
 
     def _workload(self, workload, server, stall, stop):
-        offset = os.path.getsize(self.log_path)
+        offset, part = os.path.getsize(self.log_path), self.configuration["server"]
 
         def log_tail():
             with open(self.log_path, "rb") as file:
@@ -273,7 +263,22 @@ class Trial:
             self.report("workload", name=workload["name"], done=done, total=total)
 
         try:
-            row = loadgen.measure(self.base_url, workload, api_key=self.api_key, log_tail=log_tail, stop=stop, progress=progress)
+            row = bench_tools.measure(
+                self.settings["benchmark_tool"],
+                self.base_url,
+                workload,
+                python=part["python"],
+                directory=self.directory,
+                api_key=self.api_key,
+                log_tail=log_tail,
+                stop=stop,
+                progress=progress,
+                aiperf=self.settings["aiperf_path"],
+                model=part["flags"].get("model-path"),
+                trust_remote_code=bool(part["flags"].get("trust-remote-code")),
+                user=self.account,
+                environment={name: value for name, value in self.environment.items() if name in ("PATH", "LD_LIBRARY_PATH")},
+            )
         except (OSError, HttpError) as error:
             row = {**workload, "decode_tok_s": None, "errors": [str(error)]}
         if row["errors"]:
@@ -282,30 +287,11 @@ class Trial:
                 stop()
                 time.sleep(LAST_WORDS_S)
         server.look()
+        self.reader.poll()
+        row["warnings"] = bench_tools.warnings(row, self.reader.facts, flags=part["flags"]) if row["decode_tok_s"] else []
         return row
 
     # --- the end --------------------------------------------------------------------------------------------------
-
-    def _wait_for_release(self, before):
-        """Until the port is free and the GPUs' memory is back to what it was (1 % or 64 MiB more is noise)."""
-        begun = time.monotonic()
-        former = gpus.memory_used_bytes(before)
-        while time.monotonic() - begun < RELEASE_TIMEOUT_S:
-            after = gpus.read() if former else None
-            held = {
-                uuid: used - former[uuid]
-                for uuid, used in gpus.memory_used_bytes(after).items()
-                if uuid in former and used > former[uuid] * 1.01 + (64 << 20)
-            }
-            if not held and (self.result["outcome"] == "refused" or sockets.is_free(self.port)):  # refused: somebody else's port
-                self.result["ended"]["released_after_s"] = round(time.monotonic() - begun, 2)
-                break
-            time.sleep(0.2 if not former else 1.0)
-        else:
-            users = gpus.users()
-            self.result["ended"]["released_after_s"] = None
-            self.result["ended"]["held"] = {"bytes": held, "by": users, "port_free": sockets.is_free(self.port)}
-        self.result["gpus"].update(before=before, after=gpus.read() if former else before)
 
     def _close(self):
         self.reader.finish()
@@ -317,13 +303,6 @@ class Trial:
         for path in (self.log_path, *captures):
             with contextlib.suppress(OSError, RingmasterError):
                 log_lines.fold(path, cap_bytes=self.settings["log_cap_bytes"], hide=self.secrets)
-
-
-_NOTHING_STARTED = {"by": "itself", "drained": False, "exit": None, "seconds": 0.0, "left": [], "released_after_s": 0.0}
-
-
-def _cause(signature, summary, advice, evidence=()):
-    return {"signature": signature, "summary": summary, "advice": advice, "evidence": list(evidence)}
 
 
 def fingerprint(engine, found_gpus, workloads):

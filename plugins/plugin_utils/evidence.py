@@ -34,6 +34,6 @@ def proven(trials: Sequence[dict], names: Iterable[str]) -> str:
 
 
 def warnings(trials: Sequence[dict]) -> list[str]:
-    """What the figures of TRIALS are to be taken with care for, each once."""
-    rows = [row for trial in trials for row in trial.get("workloads") or []]
+    """Why the figures of TRIALS that count are to be taken with care, each reason once."""
+    rows = [row for trial in trials if not trial.get("discard") for row in trial.get("workloads") or []]
     return list(dict.fromkeys(f"{row['name']}: {text}" for row in rows for text in row.get("warnings") or []))

@@ -74,6 +74,9 @@ class Narrator:
         ]
         if result["outcome"] != "ready":
             rows = [f"{result['outcome']}: {(result.get('cause') or {}).get('summary', 'no cause found')}; log {result['log']}"]
+        held = (result.get("ended") or {}).get("held")
+        if held:
+            rows.append(f"NOT given back: {_held(held)}")
         return f"{self.prefix}  {', '.join(rows) or result['outcome']}{self.suffix}"
 
     def _in_passing(self, event: Mapping[str, Any], text: str) -> str | None:
@@ -82,6 +85,13 @@ class Narrator:
             return None
         self._quiet_until = event["t"] + QUIET_S
         return text
+
+
+def _held(held: Mapping[str, Any]) -> str:
+    """What a stopped server left behind, and who has it now."""
+    memory = [f"{more / (1 << 30):.1f} GiB of {uuid}" for uuid, more in held["bytes"].items()]
+    users = [f"{user['name']} (pid {user['pid']})" for user in held["by"]]
+    return ", ".join(memory + ["the port"] * (not held["port_free"])) + (f"; the GPUs are used by {', '.join(users)}" if users else "")
 
 
 def duration(seconds: float) -> str:

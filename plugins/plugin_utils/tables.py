@@ -21,8 +21,8 @@ def results_table(rows: Sequence[dict], *, width: int = 80, encoding: str | None
 
     Rows: `{host, factor, baseline_tok_s, candidate_tok_s, ratio, low, high, starts: [n_baseline, n_candidate], verdict, reason,
     done, proof, output, warnings: [str], log, simulated, next}`; all but host, factor and verdict may be missing or None. `ratio, low,
-    high` are candidate / baseline. SIMULATED stands in the verdict of each simulated row and in a line under the table. Only a log path or a command
-    that is wider than the table exceeds `width`: both are there to be copied. `encoding` defaults to the locale's.
+    high` are candidate / baseline. SIMULATED stands in the verdict of each simulated row and in a line under the table. Only a log path
+    or a command that is wider than the table exceeds `width`: both are there to be copied. `encoding` defaults to the locale's.
     """
     if not rows:
         return "No host was measured.\n"

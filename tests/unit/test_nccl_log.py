@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NCCL's log: data/nccl_logs holds what real libraries wrote: one rank of two H200 (2.28.9), and ncclGetUniqueId of four versions
+"""NCCL's log: data/nccl_logs holds what real libraries wrote: ranks of two H200 (2.28.9), and ncclGetUniqueId of four versions
 without a GPU, asked by NCCL_SOCKET_IFNAME=lo, NCCL_GDRCOPY_ENABLE=0x10 and a conf file with NCCL_SOCKET_FAMILY=AF_INET."""
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible_collections.ringmaster.gpu.plugins.module_utils import nccl_log
+from ansible_collections.ringmaster.gpu.plugins.module_utils import nccl_log, proof
+from ansible_collections.ringmaster.gpu.plugins.module_utils.procfs import Process
 
 DATA = Path(__file__).parent / "data" / "nccl_logs"
 H200 = DATA / "2.28.9-two-h200-rank0.log"
@@ -212,3 +213,27 @@ def test_garbage_is_passed_over(tmp_path):
     (tmp_path / "a").write_bytes(b"\x00\xff" * 100000 + b"\nnot a line\n:::: [x] NCCL INFO NCCL_X set by environment to 1\n")
     (tmp_path / "b").symlink_to("/dev/zero")
     assert nccl_log.read(str(tmp_path)) == {}
+
+
+FEW_CHANNELS = {
+    "NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS", "NCCL_MIN_NCHANNELS": "1", "NCCL_MAX_NCHANNELS": "2",
+    "NCCL_BUFFSIZE": "131072", "NCCL_NTHREADS": "64",
+}  # fmt: skip
+
+
+def test_a_profile_is_proven_on_both_ranks_of_two_h200():
+    """Files of two H200 that served with the profile; of rank 0 all but 40 lines of each kind of collective were taken out."""
+    captures = {}
+    for rank in (0, 1):
+        captures.update(nccl_log.read_file(str(DATA / f"2.28.9-few-channels-rank{rank}.log")))
+    ranks = {f"sglang::scheduler_TP{capture['rank']}": Process(pid, "python", "S", 1, 1, 0, 0.0, 0, 0) for pid, capture in captures.items()}
+    effective = proof.effective(ranks, 1, {}, configured=FEW_CHANNELS, given={}, captures=captures, environ=lambda _pid: None)
+    assert proof.problems(FEW_CHANNELS, effective, 2) == proof.felt(FEW_CHANNELS, captures) == []
+    assert {values[name]["proof"] for values in effective.values() for name in FEW_CHANNELS} == {"nccl log"}
+    for capture in captures.values():
+        said = nccl_log.summary(capture)
+        assert (said["ranks"], said["channels"], said["p2p_chunk_bytes"]) == (2, 2, 16384)
+    leading = next(nccl_log.summary(capture) for capture in captures.values() if capture["rank"] == 0)
+    assert set(leading["collectives"]) == {"AllGather Ring LL", "AllReduce Ring LL"}
+    assert {(row["threads"], max(row["channels"])) for row in leading["collectives"].values()} == {(64, 2)}
+    assert len(proof.problems({**FEW_CHANNELS, "NCCL_MAX_NCHANNELS": "1"}, effective, 2)) == 2
