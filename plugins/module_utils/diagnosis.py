@@ -177,7 +177,7 @@ def next_step(judged, evidence, *, command="", log=None):
     if state == "serving":
         return "" if owner else f"ps -o user,lstart,args -p {root} shows whose it is; kill {root} ends it"
     if state in ("loading", "hung") and evidence["holder"]:
-        return f"ps -o user,lstart,args -p {evidence['holder']['pid']} shows who has port {evidence['port']}, which this server will not get"
+        return f"ps -o user,lstart,args -p {evidence['holder']['pid']} shows who has its port {evidence['port']}, which it will not get"
     if state == "loading":
         return f"tail -f {log}" if log else command
     if state == "hung" and evidence["frozen"]:

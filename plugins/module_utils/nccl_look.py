@@ -18,7 +18,7 @@ import re
 import shutil
 import time
 
-from . import files, nccl_site, procfs, proof, server_trees
+from . import files, nccl_log, nccl_site, procfs, proof, server_trees
 from .errors import RingmasterError
 
 _CHUNK_BYTES = 1 << 20
@@ -52,8 +52,14 @@ def identity(pid):
     return {"user": status.st_uid, "group": status.st_gid, "extra_groups": []}
 
 
-def site(python, environment, *, since=None, who=None, timeout_s=5.0):
-    """What sitecustomize does in PYTHON started with ENVIRONMENT, by asking that interpreter.
+def python_flags(words):
+    """Those options of the interpreter in the command WORDS that decide which site it has."""
+    end = next((index for index, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), len(words))
+    return [word for word in words[1:end] if re.fullmatch(r"-[EIPSs]+", word)]
+
+
+def site(python, environment, *, flags=(), since=None, who=None, timeout_s=5.0):
+    """What sitecustomize does in PYTHON started with FLAGS and ENVIRONMENT, by asking that interpreter.
 
     Returns {path, ours, chained, values {NAME: what it sets}, changed (since the wall-clock time SINCE), problem}.
     """
@@ -62,7 +68,7 @@ def site(python, environment, *, since=None, who=None, timeout_s=5.0):
         return {**answer, "problem": "its interpreter cannot be asked from here"}
     try:
         asked = {name: value for name, value in environment.items() if name not in _PYTHON_HANGS}
-        found = nccl_site.probe(python, environment=asked, identity=who, timeout_s=timeout_s)
+        found = nccl_site.probe(python, environment=asked, flags=flags, identity=who, timeout_s=timeout_s)
     except RingmasterError as error:
         return {**answer, "problem": str(error)}
     path = found["site_real"]
@@ -125,7 +131,9 @@ def effective(tree, environment, found_site, conf):
     witness_directory = given.get("RINGMASTER_WITNESS")
     witnesses = proof.read_witnesses(witness_directory) if witness_directory else {}
     ranks = tree.schedulers()
-    seen = proof.effective(ranks, tree.root.pid, witnesses, configured=found_site["values"], given=given)
+    seen = proof.effective(
+        ranks, tree.root.pid, witnesses, configured=found_site["values"], given=given, captures=_captures(given)
+    )
     assumed = _assumed(tree, environment, found_site)
     for title, values in seen.items():
         shown = {name: {**value, "certainty": "proven"} for name, value in values.items() if name != "*"}
@@ -136,6 +144,15 @@ def effective(tree, environment, found_site, conf):
                     row = {"value": value, "source": "conf file", "proof": file["path"], "certainty": "inferred"}
                     seen[title].setdefault(name, row)
     return seen
+
+
+def _captures(given):
+    """NCCL's own log, where a trial of ours captures it."""
+    path = given.get("NCCL_DEBUG_FILE")
+    if path and given.get("RINGMASTER_WITNESS"):
+        with contextlib.suppress(OSError):
+            return nccl_log.read(os.path.dirname(path))
+    return {}
 
 
 def _assumed(tree, environment, found_site):
@@ -209,19 +226,19 @@ def look(tree, *, timeout_s, with_hash=False):
     except OSError:  # it has just ended
         who, uid, python = {}, os.geteuid(), None
     started = time.time() - server_trees.age_s(tree.root)
-    found = site(python, environment or {}, since=started, who=who, timeout_s=timeout_s)
+    found = site(python, environment or {}, flags=python_flags(tree.command), since=started, who=who, timeout_s=timeout_s)
     if environment is None:
         found["problem"] = found["problem"] or "its environment cannot be read: run the play with `become: true`"
-    conf = conf_files(environment or {}, root=f"/proc/{root}/root", uid=uid)
+    seen = {"python": python, "site": found, "conf": conf_files(environment or {}, root=f"/proc/{root}/root", uid=uid)}
     loaded = next(iter(tree.schedulers().values()), tree.root).pid
     purelib = _purelib(python)
-    return {
-        "python": python,
-        "site": found,
-        "conf": conf,
-        "effective": effective(tree, environment, found, conf),
-        "library": library(loaded, purelib, deadline=deadline if with_hash else None),
-    }
+    return {**seen, "effective": ranks(tree, seen), "library": library(loaded, purelib, deadline=deadline if with_hash else None)}
+
+
+def ranks(tree, seen):
+    """The effective values of the schedulers that TREE has, where SEEN is what `look` saw of its launcher."""
+    environment = None if tree.kind == "orphans" else procfs.environment(tree.root.pid)
+    return effective(tree, environment, seen["site"], seen["conf"])
 
 
 def _purelib(python):

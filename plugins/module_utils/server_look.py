@@ -146,6 +146,8 @@ def _server(tree, context):
     info = {name: answers[name][1] or {} for name in ("model_info", "server_info") if isinstance(answers.get(name), tuple)}
     version = info.get("server_info", {}).get("version") or (log.reader.facts["sglang"] if log.reader else None)
     nccl = answers["nccl"] if isinstance(answers["nccl"], dict) else None
+    if nccl and set(nccl["effective"]) != set(current.schedulers()):  # ranks that have come meanwhile
+        nccl["effective"] = nccl_look.ranks(current, nccl)
     told = server_result.told(
         evidence,
         judged,

@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import (
     control,
     host_look,
+    nccl_log,
     procfs,
     server_absent,
     server_look,
@@ -105,6 +106,20 @@ def test_a_server_started_by_hand(start, lab):
     assert "geheim" not in json.dumps(server)
 
 
+def test_nccls_own_log_of_a_trial_is_the_best_proof(start, lab, tmp_path):
+    trial, logs = tmp_path / "trials" / "t-01", tmp_path / "trials" / "t-01" / "nccl"
+    for directory in (trial / "witness", logs):
+        directory.mkdir(parents=True)
+    process = start(
+        environment={
+            "RINGMASTER_WITNESS": str(trial / "witness"), "NCCL_PROTO": "LL", "SPT_NOENV": "1", **nccl_log.environment(str(logs), {}),
+        }  # fmt: skip
+    )
+    server = serving(process, lab)
+    assert (server["managed_by"], server["trial"], server["verdict"]) == ("ringmaster", "t-01", "serving")
+    assert {values["NCCL_PROTO"]["proof"] for values in server["nccl"]["effective"].values()} == {"nccl log"}
+
+
 def test_what_a_blanked_environment_leaves_to_infer(start, lab, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
@@ -125,6 +140,12 @@ def test_what_a_blanked_environment_leaves_to_infer(start, lab, tmp_path):
     later = seen(process, lab)["nccl"]
     assert later["site"]["changed"]
     assert {values["NCCL_ALGO"]["certainty"] for values in later["effective"].values()} == {"unknown"}
+
+
+def test_an_interpreter_that_ignores_the_environment(start, lab, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ.setdefault('NCCL_ALGO', 'Ring')\n")
+    process = start(environment={"PYTHONPATH": str(tmp_path)}, command=lambda words: [words[0], "-E", *words[1:]])
+    assert serving(process, lab)["nccl"]["site"]["values"] == {}
 
 
 @pytest.mark.parametrize("fault", ["hang_at_phase:weights", "spin_at_phase:distributed"])
