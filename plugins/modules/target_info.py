@@ -58,13 +58,8 @@ options:
     description: Port for trials; V(0) takes a free one.
     type: int
     default: 0
-attributes:
-  check_mode:
-    description: It only reads.
-    support: full
-  diff_mode:
-    description: It changes nothing, so there is no difference to show.
-    support: none
+extends_documentation_fragment:
+  - ringmaster.gpu.read_only
 author:
   - Ringmaster contributors (@ringmaster)
 """

@@ -40,13 +40,8 @@ options:
     description: Only look for misspelt variables.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: It only computes.
-    support: full
-  diff_mode:
-    description: It changes nothing, so there is no difference to show.
-    support: none
+extends_documentation_fragment:
+  - ringmaster.gpu.read_only
 author:
   - Ringmaster contributors (@ringmaster)
 """

@@ -23,13 +23,8 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    description: It only shows.
-    support: full
-  diff_mode:
-    description: It changes nothing, so there is no difference to show.
-    support: none
+extends_documentation_fragment:
+  - ringmaster.gpu.read_only
 author:
   - Ringmaster contributors (@ringmaster)
 """
