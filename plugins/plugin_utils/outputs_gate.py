@@ -106,7 +106,7 @@ def _unusable(starts: list[dict], arm: str, *, least: int) -> str:
 
 def _alike(starts: list[dict]) -> str:
     spread = statistics.pstdev([number for entry in starts[0]["prompts"] for number in entry["logprobs"]])
-    words = f"all tokens are about equally likely (spread {spread:.2g} nats): random weights?"
+    words = f"all tokens are about equally likely (spread {spread:.2g} nats), as with random weights"
     return words if spread < ALIKE_NATS else ""
 
 

@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -96,6 +100,56 @@ def test_compilers_are_told_by_their_name():
     found = readiness.sample([process(1, "python"), process(2, "ptxas"), process(3, "sglang::schedul"), process(4, "cicc")], 10)
     assert found["compiler_cpu_s"] == {2: 9.0, 4: 9.0}
     assert (found["log_bytes"], found["rss_bytes"][3], found["major_faults"][1]) == ({"log": 10}, 77, 3)
+
+
+# Real processes that load a file of 48 MiB in half-second steps. tmpfs stands for file systems without block devices (NFS, ZFS): the
+# kernel counts no block read there, only what the process asked for.
+READERS = {
+    "read from a file system without a block device": ("/dev/shm", """
+with open(path, "rb", buffering=0) as file:
+    buffer = bytearray(2 << 20)
+    while file.readinto(buffer):
+        time.sleep(0.5)
+"""),
+    "mapped, from the page cache": (None, """
+import mmap
+with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as area:
+    for start in range(0, len(area), 2 << 20):
+        sum(area[start : start + (2 << 20) : 4096])
+        time.sleep(0.5)
+"""),
+    "mapped, from the disk, and let go again": (None, """
+import mmap
+with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as area:
+    area.madvise(mmap.MADV_RANDOM)
+    for start in range(0, len(area), 2 << 20):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        sum(area[start : start + (2 << 20) : 4096])
+        area.madvise(mmap.MADV_DONTNEED)
+        time.sleep(0.5)
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READERS)
+def test_a_real_load_is_progress(case, tmp_path):
+    directory, script = READERS[case]
+    with tempfile.NamedTemporaryFile(dir=directory or tmp_path) as file:
+        file.write(os.urandom(1 << 20) * 48)
+        file.flush()
+        os.fsync(file.fileno())
+        program = f"import os, sys, time\npath = sys.argv[1]\ntime.sleep(1)\n{script}"
+        with subprocess.Popen([sys.executable, "-S", "-c", program, file.name]) as child:
+            time.sleep(0.7)  # its start is no load
+            begun = time.monotonic()
+            progress, moments = readiness.Progress(begun), set()
+            while time.monotonic() < begun + 6:
+                now = time.monotonic()
+                progress.feed(readiness.sample([procfs.read(child.pid)], 0), now)
+                moments.add(progress.last)
+                time.sleep(0.25)
+            child.kill()
+    assert len(moments) > 4, "it went on for 6 s, and that was hardly seen"
 
 
 # --- the prober -----------------------------------------------------------------------------------------------------
