@@ -126,17 +126,19 @@ class Server:
         print(self.listener.getsockname()[1], flush=True)
         while True:
             left_s = max(self.due[0][0] - time.monotonic(), 0) if self.due else None
-            asked = []
+            arrived = []
             ready = self.selector.select(left_s)
             while ready:
                 for key, _ in ready:
                     if key.data is None:
                         self.accept()
                     else:
-                        asked += self.read(key.fileobj, key.data)
+                        arrived.append((key.fileobj, key.data, key.fileobj.recv(1 << 16), time.monotonic()))
+                        if not arrived[-1][2]:
+                            self.selector.unregister(key.fileobj)
                 ready = self.selector.select(0)
-            for request in asked:
-                self.answer(*request)
+            for piece in arrived:
+                self.read(*piece)
             while self.due and self.due[0][0] <= time.monotonic():
                 _, _, step = heapq.heappop(self.due)
                 at_s = next(step, None)
@@ -150,20 +152,16 @@ class Server:
                 conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.selector.register(conn, selectors.EVENT_READ, bytearray())
 
-    def read(self, conn: socket.socket, held: bytearray) -> list[tuple[socket.socket, bytes, bytes, float]]:
-        """[what `answer` wants] when the request is whole."""
-        data = conn.recv(1 << 18)
-        now_s = time.monotonic()
+    def read(self, conn: socket.socket, held: bytearray, data: bytes, now_s: float) -> None:
         held += data
-        head, mark, body = bytes(held).partition(b"\r\n\r\n")
-        length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
-        if data and (not mark or len(body) < length):
-            return []
-        self.selector.unregister(conn)
         if not data:
             conn.close()
-            return []
-        return [(conn, head, body, now_s)]
+            return
+        head, mark, body = bytes(held).partition(b"\r\n\r\n")
+        length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+        if mark and len(body) >= length:
+            self.selector.unregister(conn)
+            self.answer(conn, head, body, now_s)
 
     def answer(self, conn: socket.socket, head: bytes, raw: bytes, now_s: float) -> None:
         opts = self.opts

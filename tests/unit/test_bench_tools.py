@@ -183,7 +183,7 @@ def tools(tmp_path: Path) -> Tools:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with paced_server.serve(gap_ms=1, ttft_ms=2) as address:
+    with paced_server.serve(gap_ms=15, ttft_ms=2) as address:
         yield address
 
 
@@ -248,7 +248,7 @@ def test_an_older_sglang(tools: Tools, url: str) -> None:
 )
 def test_a_tool_that_fails_is_an_error_with_its_last_words(tools: Tools, code: str, words: str) -> None:
     tools.act(code)
-    with paced_server.serve(gap_ms=1, ttft_ms=2, api_key="s3kret") as url:
+    with paced_server.serve(gap_ms=15, ttft_ms=2, api_key="s3kret") as url:
         row = tools.measure(url, api_key="s3kret")
     assert len(row["errors"]) == 1
     assert row["errors"][0].startswith(words)
@@ -334,7 +334,7 @@ def test_aiperf_gets_its_key_where_nobody_sees_it(tools: Tools) -> None:
         f"    open('out/profile_export.jsonl', 'w').write({lines!r})\n"
     )
     tools.act("raise SystemExit('with a key it is not started like this')")
-    with paced_server.serve(gap_ms=1, api_key="s3kret") as url:
+    with paced_server.serve(gap_ms=15, api_key="s3kret") as url:
         row = tools.measure(url, "aiperf", api_key="s3kret")
     argv, line, left = json.loads(tools.seen.read_text())
     assert row["errors"] == []
