@@ -56,12 +56,6 @@ class Scratch:
             return file.read()
 
 
-def answer(arguments, environment, scratch, *, timeout_s):
-    """What a short program prints, stripped. Raises OSError, subprocess.SubprocessError."""
-    options = {"env": environment, "cwd": scratch.path, "stdin": subprocess.DEVNULL, "timeout": timeout_s, **scratch.identity}
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, **options).stdout.strip()
-
-
 def run(arguments, environment, scratch, *, log_path, limit_s, stop=None, watch=None):
     """None when the program ended well, else what went wrong. Its output goes to LOG_PATH.
 
@@ -96,6 +90,14 @@ def run(arguments, environment, scratch, *, log_path, limit_s, stop=None, watch=
     if not ended:
         return f"no result after {limit_s:.0f} s"
     return f"exit status {program.returncode}" if program.returncode else None
+
+
+def answer(arguments, environment, scratch, *, log_path, limit_s, stop=None):
+    """The last line a program prints (before it may come warnings). Raises OSError when it did not end well, and as run()."""
+    failure = run(arguments, environment, scratch, log_path=log_path, limit_s=limit_s, stop=stop)
+    if failure:
+        raise OSError(f"{failure}: {last_words(log_path)}")
+    return (_tail(log_path).decode(errors="replace").splitlines() or [""])[-1].strip()
 
 
 def last_words(log_path):

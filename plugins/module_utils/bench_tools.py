@@ -13,7 +13,6 @@ import math
 import os
 import re
 import secrets
-import subprocess
 from typing import Any, Callable, NamedTuple
 
 from . import bench_process, bench_results, files, loadgen, workload_row
@@ -26,6 +25,7 @@ __all__ = ["TOOLS", "Stopped", "measure", "warnings"]
 
 TOOLS = ("ringmaster", "sglang", "aiperf")
 START_S = 300.0  # to import, to read a tokenizer, to make prompts: from a cold network disk it takes minutes
+ASK_S = 60.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 WHERE_IS_SGLANG = "import importlib.util as u; print(u.find_spec('sglang').submodule_search_locations[0])"
 # AIPerf reads no key from its environment: this puts it into the list of arguments inside the process, where no `ps` shows it.
@@ -83,11 +83,16 @@ def measure(
     work, base_url = workload_row.checked(workload), base_url.rstrip("/")
     with bench_process.Scratch(user) as scratch:
         surroundings = {**scratch.environment(), **({"OPENAI_API_KEY": api_key} if api_key else {})}
+        stem = os.path.join(directory, f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', work.name) or 'workload'}-{tool}")
         if tool == "sglang":
-            launch = _sglang(work, base_url, {**surroundings, **(environment or {})}, scratch, python=python, model=model)
+            surroundings.update(environment or {})
+
+            def answer(code):
+                return bench_process.answer([python, "-c", code], surroundings, scratch, log_path=f"{stem}.log", limit_s=ASK_S, stop=stop)
+
+            launch = _sglang(work, base_url, surroundings, answer, python=python, model=model)
         else:
             launch = _aiperf(work, base_url, surroundings, aiperf=aiperf, model=model, trust=trust_remote_code)
-        stem = os.path.join(directory, f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', work.name) or 'workload'}-{tool}")
         row, artefact = _measured(tool, launch, work, base_url, scratch, stem, api_key, log_tail, stop, _Progress(work, progress))
     return {**row, "tool": tool, "artefact": artefact, "command": launch.arguments}
 
@@ -135,16 +140,16 @@ def _kept(launch, scratch, stem):
     return kept[launch.files[0]].decode(errors="replace"), f"{stem}-{os.path.basename(launch.files[0])}"
 
 
-def _sglang(work, base_url, environment, scratch, *, python, model):
+def _sglang(work, base_url, environment, answer, *, python, model):
     """sglang.benchmark.serving (sglang.bench_serving before it had that name), with the flags that only some versions know."""
     try:
-        root = bench_process.answer([python, "-c", WHERE_IS_SGLANG], environment, scratch, timeout_s=60)
+        root = answer(WHERE_IS_SGLANG)
         newer = os.path.join(root, "benchmark", "serving.py")
         older = os.path.join(root, "bench_serving.py")
         module = "sglang.benchmark.serving" if os.path.exists(newer) else "sglang.bench_serving"
         with open(newer if os.path.exists(newer) else older, encoding="utf-8", errors="replace") as file:
             source = file.read()
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         what = f"{python} has no sglang.bench_serving: {error}."
         raise RingmasterError(what, "Use benchmark_tool: ringmaster, or an interpreter that has SGLang.") from None
     flags = {
