@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from . import diagnosis, gpus, kernel_log, server_absent, server_look, units
+from . import diagnosis, gpus, kernel_log, parallel, server_absent, server_look, units
 
 
 def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeout_s=None):
@@ -28,7 +28,7 @@ def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeou
         "ringmaster": lambda: server_absent.running(state),
         "trial": lambda: server_absent.last_trial(state),
     }
-    found = server_look.together(jobs, timeout_s + (probe_timeout_s or 0.0) + 0.75)
+    found = parallel.together(jobs, timeout_s + (probe_timeout_s or 0.0) + 0.75)
     if isinstance(found["servers"], Exception):
         raise found["servers"]
     servers = found["servers"]

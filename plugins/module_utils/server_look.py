@@ -6,10 +6,8 @@ unless a probe is asked for; never /health, which generates a token and can mark
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import re
-import threading
 import time
 
 from . import (
@@ -17,6 +15,7 @@ from . import (
     loadgen,
     log_cause,
     nccl_look,
+    parallel,
     procfs,
     readiness,
     redaction,
@@ -35,24 +34,6 @@ SAMPLE_S = 1.0
 _WITNESS = re.compile(r"(?P<state>.*)/trials/(?P<trial>[^/]+)/witness/?")
 
 
-def together(jobs, timeout_s):
-    """{name: value} of what JOBS {name: callable} return, all run side by side; an exception in place of the value for one that raised
-    or, as TimeoutError, did not end within TIMEOUT_S. Those go on as daemons and hold nobody up."""
-    results = {name: concurrent.futures.Future() for name in jobs}
-
-    def run(name, job):
-        try:
-            results[name].set_result(job())
-        except Exception as error:  # handed to the caller, who knows what the job was for
-            results[name].set_exception(error)
-
-    for name, job in jobs.items():
-        threading.Thread(target=run, args=(name, job), daemon=True).start()
-    concurrent.futures.wait(results.values(), timeout=timeout_s)
-    late = TimeoutError(f"not done within {timeout_s:g} s")
-    return {name: (future.exception() or future.result()) if future.done() else late for name, future in results.items()}
-
-
 def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeout_s=None):
     """[server] of this machine, at least one: where nothing runs, one that says why. With PROBE_TIMEOUT_S each is asked for one completion.
 
@@ -66,7 +47,7 @@ def look(state, *, unit=None, stall_timeout_s=300.0, timeout_s=2.5, probe_timeou
     jobs = {tree.root.pid: lambda tree=tree: _server(tree, context) for tree in trees}
     jobs["unit"] = lambda: server_absent.unit(unit)
     limit_s = timeout_s + (probe_timeout_s or 0.0)
-    found = together(jobs, limit_s + 0.5)
+    found = parallel.together(jobs, limit_s + 0.5)
     properties, text = found.pop("unit") if isinstance(found["unit"], tuple) else (None, "")
     servers = [_finished(found[tree.root.pid], tree, context) for tree in trees]
     if properties and not any(server["managed_by"] == "unit" for server in servers):
@@ -106,13 +87,13 @@ def _server(tree, context):
     jobs = {"log": lambda: server_output.read(output, timeout_s=context["timeout_s"])}
     jobs["nccl"] = lambda: nccl_look.look(tree, timeout_s=context["timeout_s"])
     questions = _questions(server, context) if port and same_net else {}
-    answers = together({**jobs, **(questions if listening else {})}, context["timeout_s"] + (context["probe_timeout_s"] or 0.0))
+    answers = parallel.together({**jobs, **(questions if listening else {})}, context["timeout_s"] + (context["probe_timeout_s"] or 0.0))
     time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - begun)))
     now = next((one for one in server_trees.find() if one.root[:1] + one.root[7:8] == tree.root[:1] + tree.root[7:8]), None)
     current = now or tree
     if port and not listening and _listens(port, [process.pid for process in current.processes], root):
         listening = True  # it has just opened its port
-        answers.update(together(questions, context["timeout_s"] - SAMPLE_S + (context["probe_timeout_s"] or 0.0)))
+        answers.update(parallel.together(questions, context["timeout_s"] - SAMPLE_S + (context["probe_timeout_s"] or 0.0)))
     log = answers["log"] if isinstance(answers["log"], server_output.Log) else server_output.Log(output, None, None, None)
     http = {name: server_ask.status_of(answers[name]) for name in (*server_ask.PATHS, "completion") if name in answers} or None
     grown = 0 if listening or size is None else max(0, (_size(output) or 0) - size)  # our own requests make a server write lines

@@ -75,9 +75,8 @@ interpreter:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, nccl_look, server_trees
+from ..module_utils import files, nccl_look, parallel, server_trees
 from ..module_utils.errors import RingmasterError
-from ..module_utils.server_look import together
 
 
 def argument_spec():
@@ -90,7 +89,7 @@ def look(python, timeout_s):
     jobs = {tree.root.pid: lambda tree=tree: nccl_look.look(tree, timeout_s=timeout_s, with_hash=True) for tree in trees}
     if python:
         jobs["interpreter"] = lambda: nccl_look.of_interpreter(python, timeout_s=timeout_s)
-    found = together(jobs, timeout_s + 0.25)
+    found = parallel.together(jobs, timeout_s + 0.25)
     seen = {name: {"problem": str(value)} if isinstance(value, Exception) else {**value, "problem": None} for name, value in found.items()}
     interpreter = {"interpreter": seen.pop("interpreter")} if python else {}
     return {"servers": [{"pid": pid, **value} for pid, value in seen.items()], **interpreter}

@@ -18,6 +18,7 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import (
     control,
     host_look,
     nccl_log,
+    parallel,
     procfs,
     server_absent,
     server_look,
@@ -310,7 +311,7 @@ def test_nothing_was_ever_here(tmp_path):
 
 def test_together_leaves_what_hangs():
     begun = time.monotonic()
-    found = server_look.together({"hangs": lambda: time.sleep(30), "fails": lambda: 1 / 0, "works": lambda: 7}, 0.2)
+    found = parallel.together({"hangs": lambda: time.sleep(30), "fails": lambda: 1 / 0, "works": lambda: 7}, 0.2)
     assert time.monotonic() - begun < 10
     assert isinstance(found["hangs"], TimeoutError)
     assert isinstance(found["fails"], ZeroDivisionError)
