@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from . import log_cause
 
 NOTHING_STARTED = {"by": "itself", "drained": False, "exit": None, "seconds": 0.0, "left": [], "released_after_s": 0.0}
@@ -31,7 +33,8 @@ def hung(stall, reader, *, was_ready, log, stall_timeout_s):
 def died(death, reader, *, launcher_exit, was_ready, kernel_lines=()):
     """DEATH is a server.Died; LAUNCHER_EXIT the launcher's code, None while it lives; KERNEL_LINES see log_cause.cause."""
     killed_role, exit_code = death.role, death.exit_code
-    if death.role == "launcher" or (was_ready and launcher_exit is not None):
+    by_signal = launcher_exit is not None and launcher_exit < 0 and launcher_exit != -signal.SIGKILL  # itself it only kills by SIGKILL
+    if death.role == "launcher" or by_signal or (was_ready and launcher_exit is not None):
         killed_role, exit_code = None, launcher_exit  # a serving launcher outlives a lost worker for seconds: it went first
     found = log_cause.cause(reader, exit_code=exit_code, killed_role=killed_role, kernel_lines=kernel_lines)
     stopped = was_ready and killed_role is None and (launcher_exit == 0 or found is None)
