@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from . import control, engine_info, files, gpus, nccl_site, procfs, redaction, server_command, sockets, transaction, units
+from . import control, engine_info, files, gpus, kernel_log, nccl_site, procfs, redaction, server_command, sockets, transaction, units
 from .errors import RingmasterError
 
 
@@ -70,6 +70,7 @@ def survey(state, asked):
     if status["unfinished"]:
         warnings.append("An earlier plan was cut off here; what it changed is put back before anything else.")
     present = gpus.read()
+    warnings += _gpu_problems() if present else []
     return {
         "status": status,
         "configuration": redaction.configuration(configuration),
@@ -85,6 +86,15 @@ def survey(state, asked):
         "problems": problems,
         "warnings": warnings,
     }
+
+
+def _gpu_problems():
+    """What is wrong with the GPUs before anything runs on them; an idle clock is none."""
+    try:
+        found = gpus.health(xids=kernel_log.xids())
+    except RingmasterError as error:
+        return [str(error)]
+    return [f"GPU {gpu['index']}: {problem}" for gpu in found or () for problem in gpu["problems"]]
 
 
 def _changed_files(record, journal):

@@ -249,6 +249,8 @@ class Trial:
             self.result["workloads"].append(self._workload(workload, server, stall, stop))
         if self.capture:
             self._prove(server)  # what was measured made NCCL write more
+        with contextlib.suppress(RingmasterError):  # a nvidia-smi that hangs is a matter for the diagnosis
+            self.result["gpus"]["health"] = gpus.health(xids=kernel_log.xids())
 
     def _workload(self, workload, server, stall, stop):
         offset, part = os.path.getsize(self.log_path), self.configuration["server"]

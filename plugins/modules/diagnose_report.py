@@ -18,13 +18,8 @@ options:
   details:
     description: Show a block for servers that serve, too; by default only for a single host.
     type: bool
-attributes:
-  check_mode:
-    description: It only shows.
-    support: full
-  diff_mode:
-    description: It changes nothing, so there is no difference to show.
-    support: none
+extends_documentation_fragment:
+  - ringmaster.gpu.read_only
 author:
   - Ringmaster contributors (@ringmaster)
 """

@@ -23,13 +23,8 @@ options:
     description: Longest time for all of it. What is late is left out, the hash of a library first.
     type: float
     default: 2.5
-attributes:
-  check_mode:
-    description: It only reads.
-    support: full
-  diff_mode:
-    description: It changes nothing, so there is no difference to show.
-    support: none
+extends_documentation_fragment:
+  - ringmaster.gpu.read_only
 author:
   - Ringmaster contributors (@ringmaster)
 """
