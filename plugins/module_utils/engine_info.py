@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import subprocess
 
 from .errors import RingmasterError
@@ -81,3 +83,14 @@ def model_problem(path):
     if not os.path.isfile(os.path.join(path, "config.json")):
         return f"sglang_model_path: {path} has no config.json."
     return None
+
+
+def fingerprint(engine, found_gpus, workloads):
+    """What two results must share to be worth comparing: {hardware, software, workload} and a short digest of it all."""
+    parts = {
+        "hardware": [gpu["name"] for gpu in found_gpus] if found_gpus else [platform.machine(), f"{os.cpu_count()} cpus"],
+        "driver": engine["driver"],
+        "software": [engine[name] for name in ("name", "version", "torch", "nccl", "libnccl_sha256", "cuda")],
+        "workload": workloads,
+    }
+    return {**parts, "digest": hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()[:16]}

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import platform
 import pwd
 import subprocess
 import time
@@ -16,6 +14,7 @@ import time
 from . import (
     bench_tools,
     cores,
+    engine_info,
     gpus,
     kernel_log,
     log_lines,
@@ -211,7 +210,7 @@ class Trial:
             "cuda": self.software["cuda"],
             "driver": found_gpus[0]["driver"] if found_gpus else None,
         }
-        self.result["fingerprint"] = fingerprint(self.result["engine"], found_gpus, self.workloads)
+        self.result["fingerprint"] = engine_info.fingerprint(self.result["engine"], found_gpus, self.workloads)
         self.result["gpus"]["peak"] = found_gpus
 
     def _prove(self, server):
@@ -305,14 +304,3 @@ class Trial:
         for path in (self.log_path, *captures):
             with contextlib.suppress(OSError, RingmasterError):
                 log_lines.fold(path, cap_bytes=self.settings["log_cap_bytes"], hide=self.secrets)
-
-
-def fingerprint(engine, found_gpus, workloads):
-    """What two results must share to be worth comparing: {hardware, software, workload} and a short digest of it all."""
-    parts = {
-        "hardware": [gpu["name"] for gpu in found_gpus] if found_gpus else [platform.machine(), f"{os.cpu_count()} cpus"],
-        "driver": engine["driver"],
-        "software": [engine[name] for name in ("name", "version", "torch", "nccl", "libnccl_sha256", "cuda")],
-        "workload": workloads,
-    }
-    return {**parts, "digest": hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()[:16]}
