@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from .workload_row import Measured, Workload, is_contaminated
 
+CHANCE_TOKENS = 8  # two pieces of one text may begin alike
 PROMPT_TOLERANCE = 4  # tokens, or 2 %: a prompt sent as text is cut into tokens again
 PROMPT_SHARE = 0.02
 TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -110,7 +111,7 @@ def _figures(work: Workload, requests: list[Request], *, output_tok_s: Any, acce
         ttft_s=[request.ttft_s for request in good],
         token_gaps_s=[gap for request in good for gap in request.gaps_s],
         accept_length=_finite(accept_length),
-        contaminated=sum(is_contaminated(hit, work) for hit in hits) if hits else None,
+        contaminated=sum(hit > CHANCE_TOKENS and is_contaminated(hit, work) for hit in hits) if hits else None,
     )
     return measured, errors
 

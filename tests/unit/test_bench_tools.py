@@ -104,7 +104,7 @@ def aiperf_record(number: int, *, phase: str = "profiling", chunks_ms: list[floa
 def test_what_aiperf_wrote_in_our_fields() -> None:
     """Units as they are given; the warm-up is not in it; four chunks of five tokens are 15 tokens after the first chunk."""
     lines = [aiperf_record(9, phase="warmup", chunks_ms=[1e6]), aiperf_record(0), aiperf_record(1)]
-    lines.append(aiperf_record(2, chunks_ms=[50.0] * 3, usage_completion_tokens=20, usage_prompt_cache_read_tokens=3))
+    lines.append(aiperf_record(2, chunks_ms=[50.0] * 3, usage_completion_tokens=20, usage_prompt_cache_read_tokens=9))
     measured, errors = bench_results.read_aiperf("\n".join(lines), CHECKED)
     assert errors == ["ended after 20 of 5 tokens"]
     wide = CHECKED._replace(output_len=20)
@@ -114,6 +114,7 @@ def test_what_aiperf_wrote_in_our_fields() -> None:
     assert measured.ttft_s == [0.25, 0.25]
     assert measured.output_tok_s == pytest.approx((5 + 5 + 20) / 1.002)
     assert measured.contaminated is None
+    assert bench_results.read_aiperf("\n".join(lines).replace('"value": 9,', '"value": 8,'), wide)[0].contaminated == 0, "by chance"
     assert bench_results.read_aiperf("\n".join(lines), wide)[0].contaminated == 1
 
 
