@@ -114,30 +114,43 @@ def _measured(tool, launch, work, base_url, scratch, stem, api_key, log_tail, st
         launch.arguments, launch.environment, scratch, log_path=log_path, limit_s=limit_s, stop=stop, watch=progress.watch
     )
     progress.end()
+    _hide(api_key, log_path)
     log = loadgen.new_text(log_before, log_tail()) if log_tail else ""
     artefact, measured, faults = None, workload_row.NOTHING, []
     try:
-        text, artefact = _kept(launch, scratch, stem)
+        text, artefact = _kept(launch, scratch, stem, api_key)
         measured, faults = launch.read(text, work)
     except FileNotFoundError:
         failure = failure or "ended well, but left no result"
     except (OSError, ValueError) as error:
         failure = failure or f"its result cannot be used ({error})"
     if failure:
-        words = bench_process.last_words(log_path)
-        failure += f": {words.replace(api_key, '***') if api_key else words} (all of it in {log_path})"
+        failure += f": {bench_process.last_words(log_path)} (all of it in {log_path})"
     errors = problems + [f"{tool}: {fault}" for fault in (failure, *faults) if fault]
     return workload_row.row(work, measured, errors=errors, log=log), artefact
 
 
-def _kept(launch, scratch, stem):
+def _kept(launch, scratch, stem, api_key):
     """(text, path) of the tool's result, which is copied beside the trial's log, as are its other files. Raises OSError."""
     kept = {}
     for name in reversed(launch.files):
         with contextlib.suppress(OSError) if name != launch.files[0] else contextlib.nullcontext():
-            kept[name] = scratch.read(name)
+            kept[name] = _without(api_key, scratch.read(name))
             files.write_atomic(f"{stem}-{os.path.basename(name)}", kept[name], mode=0o600)
     return kept[launch.files[0]].decode(errors="replace"), f"{stem}-{os.path.basename(launch.files[0])}"
+
+
+def _hide(api_key, path):
+    """A key that the tool printed is not kept."""
+    with open(path, "rb") as file:
+        said = file.read()
+    if _without(api_key, said) != said:
+        files.write_atomic(path, _without(api_key, said), mode=0o600)
+
+
+def _without(api_key, data):
+    """sglang.bench_serving writes all of /server_info into its result, the server's key among it."""
+    return data.replace(api_key.encode(), b"***") if api_key else data
 
 
 def _sglang(work, base_url, environment, answer, *, python, model):

@@ -223,6 +223,20 @@ def test_a_tool_gets_the_workload_and_its_result_is_kept(tools: Tools, url: str)
     assert (own["tool"], own["artefact"], own["errors"]) == ("ringmaster", None, [])
 
 
+def test_a_key_that_a_tool_repeats_is_in_no_file(tools: Tools) -> None:
+    """As sglang.bench_serving does: it writes down /server_info, where the server's key is."""
+    tools.act(
+        "key = os.environ['OPENAI_API_KEY']; print(key)\n"
+        + WRITE.replace("result)", "result.replace('{', '{\"api_key\": \"' + key + '\", ', 1))")
+    )
+    with paced_server.serve(gap_ms=15, ttft_ms=2, api_key="s3kret") as url:
+        row = tools.measure(url, api_key="s3kret")
+    assert row["errors"] == []
+    kept = {path.name: path.read_text() for path in tools.results.iterdir()}
+    assert len(kept) == 2
+    assert all("***" in text and "s3kret" not in text for text in kept.values())
+
+
 def test_every_run_has_a_seed_of_its_own(tools: Tools, url: str) -> None:
     tools.act(WRITE)
     seeds = {row["command"][row["command"].index("--seed") + 1] for row in (tools.measure(url), tools.measure(url))}
