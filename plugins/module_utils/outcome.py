@@ -30,13 +30,19 @@ def hung(stall, reader, *, was_ready, log, stall_timeout_s):
     return {"outcome": "hung", "cause": cause("stalled", summary, advice, reader.last_lines())}
 
 
-def died(death, reader, *, launcher_exit, was_ready, kernel_lines=()):
-    """DEATH is a server.Died; LAUNCHER_EXIT the launcher's code, None while it lives; KERNEL_LINES see log_cause.cause."""
+def died(death, reader, *, launcher_exit, was_ready, kernel_lines=(), full_disk=None):
+    """DEATH is a server.Died; LAUNCHER_EXIT the launcher's code, None while it lives; KERNEL_LINES see log_cause.cause.
+
+    FULL_DISK: the directory of the server's log, when there is no room in it.
+    """
     killed_role, exit_code = death.role, death.exit_code
     by_signal = launcher_exit is not None and launcher_exit < 0 and launcher_exit != -signal.SIGKILL  # itself it only kills by SIGKILL
     if death.role == "launcher" or by_signal or (was_ready and launcher_exit is not None):
         killed_role, exit_code = None, launcher_exit  # a serving launcher outlives a lost worker for seconds: it went first
     found = log_cause.cause(reader, exit_code=exit_code, killed_role=killed_role, kernel_lines=kernel_lines)
+    if full_disk and found and found["signature"] == "silent":
+        summary = f"{full_disk} has no room left, not even for the server's last words"
+        found = cause("disk_full", summary, "The disk is full: free some space and run again.", reader.last_lines())
     stopped = was_ready and killed_role is None and (launcher_exit == 0 or found is None)
     if stopped:
         summary = "stopped from outside while it was measured: it finished its requests and ended"

@@ -186,12 +186,10 @@ class Trial:
             launcher_exit=server.popen.poll(),
             was_ready=self.result["outcome"] == "ready",
             kernel_lines=killer.lines(server.pids | {server.popen.pid}),
+            full_disk=None if os.statvfs(self.directory).f_bavail else self.directory,
         )
         cause = redaction.hide(found["cause"], self.secrets)
         self.result.update(outcome=found["outcome"], cause=cause)
-        if cause and cause["signature"] == "silent" and not os.statvfs(self.directory).f_bavail:
-            cause.update(signature="disk_full", summary=f"{self.directory} has no room left, not even for the server's last words")
-            cause.update(advice="The disk is full: free some space and run again.")
         self.report("died", role=death.role, summary=(cause or {}).get("summary", ""), log=self.log_path)
 
     # --- what a ready server is -----------------------------------------------------------------------------------
