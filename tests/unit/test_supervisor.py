@@ -236,7 +236,7 @@ def test_member_killed(lab, point, member, outcome):
     moment = kill(run.servers()[member])
     died = run.until("died")
     assert died["role"] in (member, "launcher" if point == "progress" else member)  # while it loads the launcher follows at once
-    assert died["t"] - moment < 1.0
+    assert died["t"] - moment < 2.0  # before the launcher itself, on any machine; tests/bench/bench_watch.py has the figure
     assert run.release()["outcome"] == "released"
     trial = run.trials[0]
     assert trial["outcome"] == outcome
