@@ -294,7 +294,8 @@ class Trial:
 
     def _close(self):
         self.reader.finish()
-        self.result["phases"] = self.reader.phases
+        ready = self.result["reached"] == "ready"  # its own word for it in the log proves nothing before
+        self.result["phases"] = [{**row, "name": "ready"} if ready and row["name"] == "ready_line" else row for row in self.reader.phases]
         if self.result["reached"] != "ready":
             self.result["reached"] = self.reader.phase
         self.result["cores"] = cores.found(self.directory) if self.settings["keep_cores"] else []

@@ -78,6 +78,8 @@ def _name(server):
 def _phase(server):
     if server["phase"] is None or server["state"] in ("serving", "stopped"):
         return "-"
+    if server["phase"] == "ready_line":
+        return "ready"
     return server["phase"] + (f" {server['done']}/{server['total']}" if server["total"] else "")
 
 
