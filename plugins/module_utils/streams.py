@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 COUNT_KEY = b'"completion_tokens"'
 COUNT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,15})')
 DONE = b"[DONE]"
-DECODE_LINE = re.compile(r"Decode batch(?: \[\d+\])?\W+#running-req: (\d+).*?(?:\w+ graph: (True|False).*?)?gen throughput \(token/s\): ([\d.]+)")
+DECODE_LINE = re.compile(
+    r"Decode batch(?: \[\d+\])?\W+#running-req: (\d+).*?(?:\w+ graph: (True|False).*?)?gen throughput \(token/s\): ([\d.]+)"
+)
 
 
 class StreamError(Exception):

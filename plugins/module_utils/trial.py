@@ -276,7 +276,7 @@ class Trial:
                 model=part["flags"].get("model-path"),
                 trust_remote_code=bool(part["flags"].get("trust-remote-code")),
                 user=self.account,
-                environment={name: value for name, value in self.environment.items() if name in ("PATH", "LD_LIBRARY_PATH")},
+                environment=self.configuration["environment"],
             )
         except (OSError, HttpError) as error:
             row = {**workload, "decode_tok_s": None, "errors": [str(error)]}
