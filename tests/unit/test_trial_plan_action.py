@@ -9,7 +9,8 @@ from ansible_collections.ringmaster.gpu.plugins.action.trial_plan import ActionM
 
 PLAN = {
     "plan": "p", "host": "h", "who": "me", "started": "2026-01-01T00:00:00Z", "factor": "nccl_channels=2", "known_good_version": 1,
-    "steps": [{"discard": False}] * 2, "workloads": [], "arms": {}, "inventory_lines": [], "simulated": False, "cannot_matter": "", "proof_of": [],
+    "steps": [{"discard": False}] * 2, "workloads": [], "arms": {}, "inventory_lines": [], "simulated": False,
+    "cannot_matter": "", "proof_of": [],
     "judge": {"margin_percent": 2, "confidence": 0.95, "keep": True}, "unit": None,
     "settings": {"lease_s": 30.0},
 }  # fmt: skip
