@@ -37,7 +37,8 @@ class ActionModule(ActionBase):
             return {**result, **self._single()}
         plan = self._task.args["plan"]
         if self._task.check_mode:
-            self._display.display(f"{plan['host']}: would measure {_intention(plan, None)}; nothing is started in check mode")
+            would = "go" if "rollback_to" in plan else "measure"
+            self._display.display(f"{plan['host']}: would {would} {_intention(plan, None)}; nothing is started in check mode")
             return {**result, "changed": True, "plan": plan, "msg": f"Would run {len(plan['steps'])} starts for {plan['factor']}."}
         try:
             ledger = Ledger(self._task.args["ledger"]) if self._task.args.get("ledger") else None
@@ -64,7 +65,8 @@ class ActionModule(ActionBase):
         self._say(_intention(plan, ledger))
         if plan["steps"]:
             lease = duration(plan["settings"]["lease_s"])
-            self._say(f"cut off (Ctrl-C, lost network), it goes back by itself after {lease}; at once with ringmaster.gpu.abort")
+            at_once = "`ansible-playbook ringmaster.gpu.abort`"
+            self._say(f"cut off (Ctrl-C, lost network), it goes back by itself after {lease}; at once with {at_once}")
         begun = self._call(command="begin", plan=plan)
         for line in begun.get("recovered", []):
             self._say(f"after an earlier plan that was cut off: {line}")
@@ -146,7 +148,7 @@ class ActionModule(ActionBase):
         """The supervisor is not there any more and said nothing."""
         state = "The host is back in known-good."
         if not news["restored"]:
-            state = "Known-good is NOT back yet: run the play again, or ringmaster.gpu.abort."
+            state = "Known-good is NOT back yet: run the play again, or `ansible-playbook ringmaster.gpu.abort`."
         raise RingmasterError(f"The supervisor of plan {self._plan['plan']} was ended from outside. {state}")
 
     def _decide(self, decision):
@@ -196,14 +198,14 @@ class ActionModule(ActionBase):
             "candidate_tok_s": primary[0].get("candidate_mean"),
             **{name: primary[0].get(name) for name in ("ratio", "low", "high", "starts")},
             "verdict": judged["verdict"] if judged else "not measured",
-            "reason": judged["reason"] if judged else ended.get("reason", ""),
+            "reason": judged["reason"] if judged else _cut_off(plan, ended, len(self._trials)),
             "done": _done(plan, ended, kept),
             "proof": evidence.proven([t for t in self._trials if t["arm"] == "candidate" and t["outcome"] == "ready"], plan["proof_of"]),
             "output": _output(judged),
             "warnings": evidence.warnings(self._trials),
             "log": (failed_trials or self._trials or [{"log": None}])[-1]["log"],
             "simulated": simulated,
-            "next": "ansible-playbook ringmaster.gpu.rollback" if kept and "rollback_to" not in plan else None,
+            "next": _next(plan, judged, kept),
         }
         problems = [ended[name] for name in ("restore_error",) if ended.get(name)]
         service = ended.get("service")
@@ -264,9 +266,27 @@ def _done(plan, ended, kept):
     return ("back on" if "rollback_to" in plan else "kept as") + f" known-good version {ended['version']}{proven}"
 
 
+def _cut_off(plan, ended, done):
+    """Why a plan has no verdict, and how far it came."""
+    reason = ended.get("reason") or ""
+    return f"{reason} (after {done} of {len(plan['steps'])} starts)" if reason and plan["steps"] else reason
+
+
+def _next(plan, judged, kept):
+    """The command that goes on from here, or None."""
+    if kept:
+        return None if "rollback_to" in plan else "ansible-playbook ringmaster.gpu.rollback"
+    if judged is None or judged["verdict"] in ("failed", "unproven"):
+        return f"ansible-playbook ringmaster.gpu.diagnose --limit {plan['host']}"
+    needed = judged.get("starts_needed")
+    return f"the same with -e tune_starts={needed}" if judged["verdict"] == "inconclusive" and needed else None
+
+
 def _output(judged):
-    """That the candidate computes what the baseline computes, where that was seen; where it was not, the reason of the verdict says so."""
+    """Whether the candidate computes what the baseline computes; where that is not known, the reason of the verdict says so."""
     outputs = (judged or {}).get("outputs") or {}
+    if outputs.get("state") == "not asked":
+        return "not compared (tune_outputs)"
     return outputs["reason"] if outputs.get("state") == "pass" else ""
 
 

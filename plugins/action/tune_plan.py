@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import json
 import secrets
@@ -32,6 +33,7 @@ LIMITS = {  # what is outside would hang the controller, end a run at once or br
     "port": (0, 65535),
     "keep_cores": (0, 1000),
 }
+MOST_MISSED = 20  # flags are read from SGLang's sources: a list this short was not understood
 FACTS = {"ringmaster_trials"}  # what our own modules return as facts
 
 
@@ -61,6 +63,14 @@ def coerce(settings):
 def plain(value):
     """VALUE without the tags that Ansible puts on strings, which other libraries do not know."""
     return json.loads(json.dumps(value))
+
+
+def _misspelt(factors, engine):
+    """Errors for flags that this SGLang does not have but has by nearly that name: a start and a load to hear of it would be too dear."""
+    known = engine["flags"] if len(engine["flags"]) > MOST_MISSED else []
+    unknown = [name for factor in factors for name, value in factor.flags.items() if known and value is not None and name not in known]
+    near = {name: difflib.get_close_matches(name, known, 1, 0.85) for name in unknown}
+    return [f"tune_flags: SGLang {engine['sglang']} knows no --{name}. Did you mean {found[0]}?" for name, found in near.items() if found]
 
 
 def _locked(target):
@@ -105,7 +115,7 @@ class ActionModule(ActionBase):
             return {"plan": self._rollback(host, target, settings, args["rollback_version"])}
         given, inventory = self._given(task_vars, args.get("factors") or {})
         resolved = resolve.resolve(given, inventory, target, nccl_version=target["engine"]["nccl"])
-        errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings)]
+        errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings), *_misspelt(resolved.factors, target["engine"])]
         factors = [factor for factor in resolved.factors if args.get("only") in (None, "", factor.label)]
         if not errors and len(factors) > 1 and not settings["isolate"]:
             names = ", ".join(factor.label for factor in factors)
@@ -178,8 +188,9 @@ class ActionModule(ActionBase):
         if _locked(target):
             raise RingmasterError(f"{host}: {_locked(target)[0]}")
         if version is None or str(version) not in map(str, versions):
-            known = f"it has {', '.join(map(str, versions))}" if versions else "nothing was ever kept here"
-            raise RingmasterError(f"{host}: rollback_version: there is no known-good version {version or 'before this one'}; {known}.")
+            known = f"there is version {', '.join(map(str, versions))}" if versions else "nothing was ever kept here"
+            what = f"{host}: rollback_version: there is no known-good version {version or f'before version {current}'}; {known}."
+            raise RingmasterError(what, "Look with `ansible-playbook ringmaster.gpu.status`.")
         return {
             **self._frame(host, target, settings),
             "factor": f"known-good version {version}",

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 name: nccl_settings
 short_description: NCCL settings from the variables of role nccl, checked
 version_added: 0.1.0
-author: Ringmaster contributors (!UNKNOWN)
+author: Ringmaster contributors (@ringmaster)
 description:
   - Turns the variables of role C(ringmaster.gpu.nccl) into environment variables for NCCL, and checks them against the catalogue of
     what NCCL does with each of them.

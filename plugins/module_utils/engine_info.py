@@ -48,13 +48,16 @@ except OSError:
 print(json.dumps({
     "sglang": version("sglang") if spec else None, "torch": version("torch"), "flags": sorted(flags),
     "nccl": version("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "flashinfer": version("flashinfer-python"),
+    "bench_serving": bool(spec and spec.origin) and any(
+        os.path.exists(os.path.join(root, *name)) for name in (("bench_serving.py",), ("benchmark", "serving.py"))),
     "path": spec.origin if spec else None, "cuda": cuda and cuda.group(1), "libnccl_sha256": digest,
 }))
 """
 
 
 def read(python):
-    """{sglang, torch, nccl, cuda, flashinfer (versions or None), libnccl_sha256, flags [str], path} of the interpreter PYTHON.
+    """What the interpreter PYTHON has: {sglang, torch, nccl, cuda, flashinfer (versions or None), libnccl_sha256, flags [str],
+    bench_serving (bool), path}.
 
     Raises RingmasterError when it cannot be run.
     """

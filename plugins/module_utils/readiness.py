@@ -97,6 +97,8 @@ class Prober:
         with self._lock:
             if self.answer is None and due >= self._next and self._pending < self.MOST:
                 self._pending += 1
+                if self._pending > 1:  # the one before got no answer, not even a refusal
+                    self.last_problem = "it takes requests and does not answer them"
                 self._next = due + self.INTERVAL_S
                 threading.Thread(target=self._probe, daemon=True).start()
         return self.answer

@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import os
 
-from . import control, engine_info, files, gpus, kernel_log, nccl_site, procfs, redaction, server_command, sockets, transaction, units
+from . import (
+    control,
+    engine_info,
+    files,
+    gpus,
+    kernel_log,
+    nccl_site,
+    procfs,
+    redaction,
+    server_command,
+    server_trees,
+    sockets,
+    transaction,
+    units,
+)
 from .errors import RingmasterError
 
 
 def survey(state, asked):
-    """ASKED is the inventory's word: {server {python, flags, environment, host, port, user}, scope, unit, trial_port}.
+    """ASKED is the inventory's word: {server {python, flags, environment, host, port, user}, scope, unit, trial_port, benchmark_tool,
+    aiperf}.
 
     Returns {status, configuration (in force, or as first contact would adopt it), adopted_from, unit {name, active, exists},
     engine, site (nccl_site.probe), gpus, gpu_users, link, changed_files, systemd, problems [str], warnings [str]}. Changes nothing.
@@ -49,6 +64,8 @@ def survey(state, asked):
     for name in server["flags"]:
         if len(engine["flags"]) > 20 and name not in engine["flags"]:
             warnings.append(f"sglang_flags: SGLang {engine['sglang']} seems to know no --{name}.")
+    problems += _tool_problems(asked, engine)
+    warnings += _other_servers(properties)
     port = asked.get("trial_port") or 0
     if not 0 <= port <= 65535:
         problems.append(f"tune_port is {port}. Give a port from 1 to 65535, or leave tune_port at 0 for any free one.")
@@ -86,6 +103,26 @@ def survey(state, asked):
         "problems": problems,
         "warnings": warnings,
     }
+
+
+def _tool_problems(asked, engine):
+    """Why the load cannot be made by the tool that is asked for."""
+    tool, aiperf = asked.get("benchmark_tool"), asked.get("aiperf")
+    if tool == "sglang" and not engine["bench_serving"]:
+        return [f"tune_benchmark_tool: SGLang {engine['sglang']} of this host has no bench_serving. Use tune_benchmark_tool=ringmaster."]
+    if tool == "aiperf" and not (aiperf and os.access(aiperf, os.X_OK)):
+        return [f"tune_aiperf: {aiperf or 'nothing'} is no executable of this host. Install AIPerf there in an environment of its own."]
+    return []
+
+
+def _other_servers(properties):
+    """SGLang servers beside the unit's: they share the machine with what is measured."""
+    main_pid = units.main_pid(properties)
+    own = {main_pid, *(process.pid for process in procfs.descendants(main_pid))} if main_pid else set()
+    pids = [tree.root.pid for tree in server_trees.find() if tree.root.pid not in own]
+    if not pids:
+        return []
+    return [f"Other SGLang servers run on this host (pid {', '.join(map(str, pids))}): what they do shows in the figures."]
 
 
 def _gpu_problems():

@@ -109,8 +109,8 @@ class Trial:
                 report=self.report,
             )
             self.result.update(reached="ready", outcome="ready", ready_after_s=round(time.monotonic() - begun, 2))
-            self.report("ready", seconds=self.result["ready_after_s"])
             self._describe(server, answer)
+            self.report("ready", seconds=self.result["ready_after_s"], simulated=self.result["engine"]["simulated"])
             self._measure(server)
         except Refused as problem:
             self.result.update(outcome.refused(problem.summary, problem.advice))

@@ -58,6 +58,15 @@ options:
     description: Port for trials; V(0) takes a free one.
     type: int
     default: 0
+  benchmark_tool:
+    description: What is to ask; it has to be there.
+    type: str
+    choices: [ringmaster, sglang, aiperf]
+    default: ringmaster
+  aiperf:
+    description: The C(aiperf) executable, for O(benchmark_tool=aiperf).
+    type: str
+    default: ""
 extends_documentation_fragment:
   - ringmaster.gpu.read_only
 author:
@@ -102,6 +111,8 @@ def argument_spec():
         "scope": {"type": "str", "choices": ["service", "interpreter"], "default": "service"},
         "unit": {"type": "str", "default": ""},
         "trial_port": {"type": "int", "default": 0},
+        "benchmark_tool": {"type": "str", "choices": ["ringmaster", "sglang", "aiperf"], "default": "ringmaster"},
+        "aiperf": {"type": "str", "default": ""},
     }
 
 

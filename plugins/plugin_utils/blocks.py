@@ -15,7 +15,8 @@ ARMS = ("baseline", "candidate")
 def order(starts: int, *, seed: int, discard: bool = True) -> list[dict]:
     """Steps `{"arm": "baseline"|"candidate", "block": int|None, "discard": bool}`, one a server start, in the order to run them.
 
-    First one discarded launch of each arm (`block` None), then blocks 1 to `starts`, each with both arms once. Which arm leads
+    First one discarded launch of each arm (`block` None), the baseline's first: where not even that starts it is the host's fault, not
+    the candidate's. Then blocks 1 to `starts`, each with both arms once. Which arm leads
     is drawn for every odd block; the block after it is its mirror (AB BA), so a linear drift of the host cancels within the
     pair. The same seed gives the same order on every Python. Raises RingmasterError when `starts` is below 1.
     """
@@ -26,7 +27,7 @@ def order(starts: int, *, seed: int, discard: bool = True) -> list[dict]:
     def drawn() -> tuple[str, ...]:
         return ARMS if rng.random() < 0.5 else ARMS[::-1]
 
-    steps = [{"arm": arm, "block": None, "discard": True} for arm in drawn()] if discard else []
+    steps = [{"arm": arm, "block": None, "discard": True} for arm in ARMS] if discard else []
     arms = ARMS
     for block in range(1, starts + 1):
         arms = drawn() if block % 2 else arms[::-1]

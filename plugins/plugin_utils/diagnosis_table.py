@@ -80,7 +80,7 @@ def _phase(server):
         return "-"
     if server["phase"] == "ready_line":
         return "ready"
-    return server["phase"] + (f" {server['done']}/{server['total']}" if server["total"] else "")
+    return server["phase"].replace("_", " ") + (f" {server['done']}/{server['total']}" if server["total"] else "")
 
 
 def _memory(found, server):

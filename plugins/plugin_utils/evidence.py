@@ -36,7 +36,12 @@ def proven(trials: Sequence[dict], names: Iterable[str]) -> str:
 def warnings(trials: Sequence[dict]) -> list[str]:
     """Why the figures of TRIALS that count are to be taken with care, each reason once."""
     counted = [trial for trial in trials if not trial.get("discard")]
-    rows = [row for trial in counted for row in trial.get("workloads") or []]
+    rows = [(trial, row) for trial in counted for row in trial.get("workloads") or []]
     gpus = [gpu for trial in counted for gpu in (trial.get("gpus") or {}).get("health") or []]
-    found = [f"{row['name']}: {text}" for row in rows for text in row.get("warnings") or []]
+    found = [f"start {_number(trial)}, {row['name']}: {text}" for trial, row in rows for text in row.get("warnings") or []]
     return list(dict.fromkeys(found + [f"GPU {gpu['index']}: {text}" for gpu in gpus for text in gpu["problems"]]))
+
+
+def _number(trial: dict) -> int:
+    """Which start of its plan a trial was: its name ends with it."""
+    return int(trial["id"].rpartition("-")[2])

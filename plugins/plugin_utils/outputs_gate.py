@@ -63,9 +63,11 @@ def judge(baseline_trials: Sequence[dict], candidate_trials: Sequence[dict]) -> 
 
 def _broken(start: dict, baseline: list[dict]) -> list[str]:
     """What is wrong with a start of the candidate whatever the distances are."""
-    reasons = [f"numbers that are not finite at {entry['name']}" for entry in start["prompts"] if not _finite(entry)]
+    reasons = []
+    if all(_finite(entry) for other in baseline for entry in other["prompts"]):
+        reasons += [f"numbers that are not finite, in the text '{entry['name']}'" for entry in start["prompts"] if not _finite(entry)]
     if not any(entry["empty"] for other in baseline for entry in other["prompts"]):
-        reasons += [f"an empty text at {entry['name']}" for entry in start["prompts"] if entry["empty"]]
+        reasons += [f"nothing was written after the text '{entry['name']}'" for entry in start["prompts"] if entry["empty"]]
     looping, continued = _looping(start)
     usual = max((loops / of for loops, of in map(_looping, baseline) if of), default=1.0)
     if looping >= 2 and looping >= continued / 2 and usual <= 0.25:
@@ -73,7 +75,7 @@ def _broken(start: dict, baseline: list[dict]) -> list[str]:
     known = {entry["name"]: entry["ids_digest"] for other in baseline for entry in other["prompts"]}
     if not _differing(baseline):
         changed = [entry["name"] for entry in start["prompts"] if known.get(entry["name"], entry["ids_digest"]) != entry["ids_digest"]]
-        reasons += [f"other token ids at {name}: the tokenizer has changed" for name in changed]
+        reasons += [f"other token ids of the text '{name}': the tokenizer has changed" for name in changed]
     return reasons
 
 
@@ -112,7 +114,7 @@ def _alike(starts: list[dict]) -> str:
 
 def _disagree(starts: list[dict]) -> str:
     where, distance = max(_spread(starts, "mean").items(), key=lambda pair: pair[1])
-    words = f"starts of the baseline are {distance:.2g} nats a token apart at {where}, more than {DISAGREE_NATS:g}"
+    words = f"starts of the baseline are {distance:.2g} nats a token apart in the text '{where}', more than {DISAGREE_NATS:g}"
     return words if distance > DISAGREE_NATS else ""
 
 
@@ -134,7 +136,7 @@ def _compared(baseline: list[dict], candidate: list[dict]) -> dict:
         "identical": identical,
         "where": where,
         **{name: round(worst[measure][place], 6) for name, (measure, place) in _FIGURES.items()},
-        "beyond": f"{distance:.2g} {kind} away from the baseline at {where}, the band is {band:.2g}" if share > 1 else "",
+        "beyond": f"{distance:.2g} {kind} away from the baseline in the text '{where}', the band is {band:.2g}" if share > 1 else "",
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 FIGURES = frozenset(("ready", "workload", "died"))  # events whose line rests on what a server did
 PHASES = {"commit": "putting it in force", "production start": "starting the production server"}
+SIMULATED = "  [SIMULATED]"
 QUIET_S = 2.0  # at least this long between two lines of the same phase
 
 
@@ -18,7 +19,7 @@ class Narrator:
 
     def __init__(self, host: str, step_count: int, *, simulated: bool = False) -> None:
         self.prefix = f"{host}: "
-        self.suffix = "  [SIMULATED]" if simulated else ""
+        self.suffix = SIMULATED if simulated else ""
         self.step_count = step_count
         self._quiet_until = 0.0
         self._begun: tuple[str, float, float] = ("", 0.0, 0.0)  # phase that is counted, when it began, fraction done then
@@ -57,10 +58,12 @@ class Narrator:
 
     def on_ready(self, event: Mapping[str, Any]) -> str:
         self._quiet_until = event["t"] + QUIET_S
+        self.suffix = SIMULATED if event.get("simulated") else self.suffix
         return f"  ready after {event['seconds']:.1f} s"
 
     def on_died(self, event: Mapping[str, Any]) -> str:
-        return f"  the {event['role']} is gone: {event['summary'] or 'no message'}; log {event['log']}"
+        who = event["role"] if event["role"].startswith(("sglang::", "a ")) else f"the {event['role']}"
+        return f"  {who} is gone: {event['summary'] or 'no message'}; log {event['log']}"
 
     def on_held(self, event: Mapping[str, Any]) -> str:
         return f"{event['unit']} is drained, stopped and held until the end"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -127,7 +127,8 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
 
         {"verdict": better|worse|equivalent|inconclusive|failed|unproven, "keep": bool, "reason": str, "simulated": bool,
          "workloads": [{"name": str, **Comparison}],     primary first; without those that have no value in one of the arms
-         "outputs": what outputs_gate.judge found}       its "fail" makes the verdict failed
+         "outputs": what outputs_gate.judge found,       its "fail" makes the verdict failed
+         "starts_needed": int or None}                   starts an arm that would resolve an inconclusive one
 
     `keep` is true exactly when the verdict is better. Raises RingmasterError when the baseline cannot be measured.
     """
@@ -137,7 +138,7 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
     broken = {arm: [t for t in trials if t["arm"] == arm and t["outcome"] != "ready"] for arm in ("baseline", "candidate")}
     if broken["baseline"] and not ready["baseline"]:
         raise RingmasterError(
-            f"The baseline, which is known-good, did not start: {_why(broken['baseline'])}.",
+            f"The baseline, which is known-good, could not be measured: {_why(broken['baseline'])}.",
             "Nothing was compared. Mend the known-good configuration or the host first; the log of that start says more.",
         )
 
@@ -160,6 +161,7 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
         "simulated": any((t.get("engine") or {}).get("simulated") for t in trials),
         "workloads": rows,
         "outputs": outputs,
+        "starts_needed": _more_starts(rows[0], margin, confidence) if verdict == "inconclusive" and rows else None,
     }
 
 
@@ -185,7 +187,19 @@ def _unproven(candidates: list[dict], cannot_matter: str) -> tuple[str, str] | N
     no_proof = ["the setting was not shown to be in force on every rank"]
     problems = [cannot_matter] if cannot_matter else []
     problems += [text for t in candidates if not t.get("effective_ok") for text in t.get("effective_problems") or no_proof]
-    return ("unproven", "; ".join(dict.fromkeys(problems))) if problems else None
+    return ("unproven", "; ".join(_each_rank(dict.fromkeys(problems)))) if problems else None
+
+
+def _each_rank(problems: Iterable[str]) -> list[str]:
+    """What is said of several ranks in the same words ("RANK: words") is said once."""
+    ranks: dict[str, list[str]] = {}
+    for text in problems:
+        rank, colon, words = text.partition(": ")
+        ranks.setdefault(words if colon and rank.startswith("sglang::") else text, []).append(rank)
+    return [
+        words if not who[0].startswith("sglang::") else f"{who[0] if len(who) == 1 else f'each of {len(who)} ranks'}: {words}"
+        for words, who in ranks.items()
+    ]
 
 
 def _measured(names, rows, missing, ready, broken, margin, confidence) -> tuple[str, str]:
@@ -215,13 +229,21 @@ def _measured(names, rows, missing, ready, broken, margin, confidence) -> tuple[
     return verdict, reason
 
 
+def _more_starts(row: dict, margin: float, confidence: float) -> int | None:
+    """Starts an arm that would resolve the margin, when there were fewer."""
+    if row["low"] is None:
+        return None
+    needed = starts_needed(row["noise"], margin, confidence=confidence)
+    return needed if needed > min(row["starts"]) else None
+
+
 def _of_figures(row: dict, margin: float, confidence: float) -> tuple[str, str]:
     if row["low"] is None:
         return "inconclusive", f"{row['starts'][0]} + {row['starts'][1]} starts gave a figure; 2 of each arm are the least."
     reason = f"{row['name']}: {_change(row)}, {confidence:.0%} interval by {row['method']}."
     if row["verdict"] == "inconclusive":
-        needed = starts_needed(row["noise"], margin, confidence=confidence)
-        if needed > min(row["starts"]):
+        needed = _more_starts(row, margin, confidence)
+        if needed:
             reason += f" To resolve {margin * 100:g} % at this spread takes about {needed} starts an arm."
         else:
             reason += " The effect lies near the edge of what counts; more starts would tell."

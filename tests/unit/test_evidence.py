@@ -28,7 +28,7 @@ def test_without_a_setting_or_a_start_nothing_is_claimed():
 def test_warnings_of_starts_that_count_each_once():
     row = {"name": "c1", "warnings": ["too short"]}
     gpu = {"index": 1, "problems": ["runs hot"]}
-    trials = [{"workloads": [row], "gpus": {"health": [gpu]}}] * 2
-    trials.append({"discard": True, "workloads": [{"name": "c1", "warnings": ["warming up"]}], "gpus": {}})
-    assert evidence.warnings(trials) == ["c1: too short", "GPU 1: runs hot"]
+    trials = [{"id": "20261130T-x-03", "workloads": [row], "gpus": {"health": [gpu]}}] * 2
+    trials.append({"id": "20261130T-x-01", "discard": True, "workloads": [{"name": "c1", "warnings": ["warming up"]}], "gpus": {}})
+    assert evidence.warnings(trials) == ["start 3, c1: too short", "GPU 1: runs hot"]
     assert evidence.warnings([{"workloads": None, "gpus": {"health": None}}]) == []

@@ -82,7 +82,7 @@ def test_one_token_far_off_in_a_long_text_fails():
     off["prompts"][0]["logprobs"][77] -= 1.2
     found = gate(texts, [off])
     assert found["distance"] < 0.01
-    assert (found["state"], found["reason"]) == ("fail", "1.2 nats at one token away from the baseline at prose, the band is 1")
+    assert (found["state"], found["reason"]) == ("fail", "1.2 nats at one token away from the baseline in the text 'prose', the band is 1")
 
 
 def test_the_band_grows_with_the_baselines_own_spread():
@@ -130,10 +130,10 @@ def test_continuations_of_any_length(generated):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (changed("code", logprobs=[-1.0, "nan", -1.0, -2.0]), "numbers that are not finite at code"),
-        (changed("code", generated_logprobs=["-inf"]), "numbers that are not finite at code"),
-        (changed("facts", empty=True), "an empty text at facts"),
-        (changed("facts", ids_digest="other"), "other token ids at facts: the tokenizer has changed"),
+        (changed("code", logprobs=[-1.0, "nan", -1.0, -2.0]), "numbers that are not finite, in the text 'code'"),
+        (changed("code", generated_logprobs=["-inf"]), "numbers that are not finite, in the text 'code'"),
+        (changed("facts", empty=True), "nothing was written after the text 'facts'"),
+        (changed("facts", ids_digest="other"), "other token ids of the text 'facts': the tokenizer has changed"),
     ],
 )
 def test_what_fails_whatever_the_distance(bad, reason):
@@ -177,7 +177,7 @@ def test_empty_texts_do_not_fail_where_the_baseline_has_them():
         (
             [start(), start(code=[1.0, 0.0, 0.1, 0.0])],
             [start()],
-            "starts of the baseline are 0.22 nats a token apart at code, more than 0.2",
+            "starts of the baseline are 0.22 nats a token apart in the text 'code', more than 0.2",
         ),
     ],
 )
