@@ -131,7 +131,7 @@ def gate(state, unit, configuration, settings, report):
             return _gated(False, begun, [f"{unit} was restarted {restarts} times by systemd: see `journalctl -u {unit}`"])
         if properties["ActiveState"] in ("failed", "inactive", "gone") and moment - begun > 2.0:
             return _gated(False, begun, [f"{unit} is {properties['ActiveState']}: see `journalctl -u {unit}`"])
-        if tree and readiness.whose_port(listen["port"], tree) == "ours" and prober.poll():
+        if tree and readiness.whose_port(listen["port"], tree, host) == "ours" and prober.poll():
             break
         if progress.feed(readiness.sample(tree, 0), moment) > settings["stall_timeout_s"]:
             return _gated(False, begun, [f"{unit} made no progress for {settings['stall_timeout_s']:.0f} s; {prober.last_problem}"])

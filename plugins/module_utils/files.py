@@ -38,6 +38,11 @@ def make_directory(path, mode=0o755):
         raise explain(path, "create", error) from error
 
 
+def plain(path, flags):
+    """An opener for files in a directory that somebody else can write to: no link is followed, no pipe waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def write_atomic(path, data, *, mode, uid=None, gid=None):
     """Replace PATH, or the file it links to, by DATA (bytes) with MODE; owner as given, else as it was.
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 STOP_CHECK_S = 0.1
 RECV_BYTES = 1 << 16  # larger ones are mapped and unmapped by malloc each time
 HEAD_BYTES = 1 << 16
+BODY_BYTES = 64 << 20  # of request(); a stream's is not kept
 LINE_BYTES = 1 << 12
 
 
@@ -92,8 +93,10 @@ class Response:
         self.done = True
 
     def _head(self, data: bytes) -> bytes:
-        held = self._held + data
-        head, mark, rest = held.partition(b"\r\n\r\n")
+        head, mark, rest = (self._held + data).partition(b"\r\n\r\n")
+        while mark and head.startswith(b"HTTP/1.") and head[8:10] == b" 1":  # an interim answer, the real one follows
+            head, mark, rest = rest.partition(b"\r\n\r\n")
+        held = head
         if not mark:
             if len(held) > HEAD_BYTES:
                 raise HttpError("no HTTP head in the answer")
@@ -101,11 +104,9 @@ class Response:
             return b""
         lines = head.decode("latin-1").split("\r\n")
         version, _unused, status = lines[0].partition(" ")
-        if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+        if not version.startswith("HTTP/1.") or not status[:3].isdecimal():
             raise HttpError(f"not an HTTP answer: {lines[0][:80]!r}")
         self._held = b""
-        if 100 <= int(status[:3]) < 200:  # an interim answer, the real one follows
-            return self._head(rest) if rest else b""
         self.status = int(status[:3])
         self.headers = {name.strip().lower(): value.strip() for name, _unused, value in (line.partition(":") for line in lines[1:])}
         encoding = self.headers.get("content-encoding", "identity")
@@ -115,7 +116,7 @@ class Response:
             self._left, self._decode = 0, self._chunks
         else:
             length = "0" if self.status in (204, 304) else self.headers.get("content-length")
-            if length is not None and not length.isdigit():
+            if length is not None and not (length.isdecimal() and len(length) < 16):
                 raise HttpError(f"Content-Length {length[:40]!r}")
             self._left, self._decode = None if length is None else int(length), self._plain
             self.done = self._left == 0
@@ -231,6 +232,7 @@ def request(
     deadline_s = time.monotonic() + timeout_s
     exchange = Exchange(address, build_request(method, address, body=payload, headers=fields))
     parts: list[bytes] = []
+    size = 0
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(exchange.sock, selectors.EVENT_WRITE)
@@ -248,6 +250,9 @@ def request(
                     data = exchange.receive()
                     if data:
                         parts.append(exchange.response.feed(data))
+                        size += len(parts[-1])
+                        if size > BODY_BYTES:
+                            raise HttpError(f"an answer of more than {BODY_BYTES >> 20} MiB")
                     elif data is not None:
                         exchange.response.end()
     finally:

@@ -10,6 +10,7 @@ of a stream: code that runs once in 5 ms finds the CPU's caches cold and takes t
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import time
 from collections.abc import Iterable
@@ -23,6 +24,15 @@ ERROR_CHARS = 300
 HELD_CHUNKS = 64  # of all streams together
 LEAST_HELD = 4
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+@contextlib.contextmanager
+def sensible():
+    """Turns what an event of another shape does to its reader into a StreamError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise StreamError(f"an event that makes no sense ({type(error).__name__}: {error})") from error
 
 
 class Outcome(NamedTuple):
@@ -66,7 +76,8 @@ class _Request:
                 return True
             body = response.feed(data)
             if response.status == 200:
-                stream.feed(body, now_s)
+                with sensible():
+                    stream.feed(body, now_s)
             else:
                 self._refusal = (self._refusal + body)[:ERROR_CHARS]
         return response.done or stream.done
@@ -82,7 +93,8 @@ class _Request:
             error = f"HTTP {status}: {short(self._refusal)}"
         if error is None:
             try:
-                return self._judged(self.stream.figures(started_s), started_s)
+                with sensible():
+                    return self._judged(self.stream.figures(started_s), started_s)
             except StreamError as reason:
                 error = str(reason)
         elif self.stream.tokens:

@@ -149,7 +149,7 @@ def complete(
         usage = event.get("usage") or event.get("meta_info") or {}
         text = event["choices"][0]["text"] if event.get("choices") else event.get("text", "")
         tokens = int(usage.get("completion_tokens") or 0)
-    except (ValueError, TypeError, AttributeError, LookupError):
+    except (ArithmeticError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
         raise HttpError(f"{path}: not a completion: {short(answer)}") from None
     if tokens <= 0:
         raise HttpError(f"{path}: an answer without tokens or without usage: {short(answer)}")

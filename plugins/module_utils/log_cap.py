@@ -5,11 +5,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
+from . import files
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
+
+
+def size_of(path):
+    """Bytes of a log, 0 when somebody removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.getsize(path)
+    return 0
 
 
 def punch(path, *, cap_bytes):
@@ -18,11 +28,11 @@ def punch(path, *, cap_bytes):
     Offsets stay what they are, and the hole reads as NUL bytes, so neither writer nor reader notices. Where the file system cannot do
     it (the call fails) the log is only cut when it is closed. Returns the bytes of the hole, 0 for none.
     """
-    size = os.path.getsize(path)
+    size = size_of(path)
     if size <= 3 * cap_bytes:
         return 0
     start, end = cap_bytes // 2, size - cap_bytes
-    with open(path, "r+b") as file:
+    with open(path, "r+b", opener=files.plain) as file:
         offsets = ctypes.c_longlong(start), ctypes.c_longlong(end - start)
         failed = _LIBC.fallocate(file.fileno(), _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, *offsets)
     return 0 if failed else end - start

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from .files import write_atomic
+from .files import plain, write_atomic
 
 PIECE_CAP_BYTES = 64 * 1024  # of a longer line only its head is looked at
 CHUNK_BYTES = 256 * 1024
@@ -65,7 +65,7 @@ def fold(path, *, cap_bytes, hide=()):
     Needs twice `cap_bytes` of memory, whatever the size of the log.
     """
     head, end, left_out = bytearray(), bytearray(), 0
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=plain) as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         for data in _folded(iter(lambda: file.read(CHUNK_BYTES), b"")):
             for text in hide:

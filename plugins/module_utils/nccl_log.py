@@ -13,10 +13,13 @@ import contextlib
 import os
 import re
 
+from . import files
+
 SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING"  # from 2.30 on one unknown word discards the whole list
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
 LONGEST_LINE = 1 << 16
+MOST_BYTES = 16 << 20  # of a file: what is read and set up stands at its beginning, and a minute of millions of lines tells no more
 MOST_LINES_HELD = 4096
 MOST = {"settings": 512, "lines": 20, "communicators": 16, "transports": 32, "collectives": 1024}
 
@@ -99,7 +102,7 @@ def _span(numbers):
 # lines
 
 
-_PREFIX = re.compile(r"(?:\[[^\]]*\] )?\S+?:(\d+):(\d+) \[-?\d+\] (.*)")
+_PREFIX = re.compile(r"(?:\[[^\]]*\] )?\S+?:(\d{1,10}):(\d{1,10}) \[-?\d+\] (.*)")
 _CHANNELS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels( per peer)?")
 _COMMUNICATOR = re.compile(r"comm 0x\w+ rank (\d+) n[rR]anks (\d+) .*- Init (START|COMPLETE)")
 _COLLECTIVE = re.compile(
@@ -114,8 +117,8 @@ _NAMES = {name.lower(): name for name in ALGORITHMS + PROTOCOLS}
 def _read_file(path, processes):
     """Adds what a file says to PROCESSES {pid: _Process}. Equal lines are counted before they are looked at: NCCL writes millions."""
     held, pid = {}, None
-    with open(path, "rb") as file:
-        for line in iter(lambda: file.readline(LONGEST_LINE), b""):
+    with open(path, "rb", opener=files.plain) as file:
+        for line in iter(lambda: file.readline(LONGEST_LINE) if file.tell() < MOST_BYTES else b"", b""):
             if not line.endswith(b"\n"):  # cut off: what it says may be half of a number
                 continue
             if b" Bytes -> " in line:
@@ -127,7 +130,8 @@ def _read_file(path, processes):
             found = _PREFIX.match(text)
             if found:
                 pid = int(found[1])
-                processes.setdefault(pid, _Process()).line(found[2], found[3])
+                with contextlib.suppress(ValueError):  # garbage: a number of thousands of digits
+                    processes.setdefault(pid, _Process()).line(found[2], found[3])
             elif pid is not None:
                 processes[pid].continued(text)
     _take_held(held, processes)
@@ -138,7 +142,8 @@ def _take_held(held, processes):
         found = _PREFIX.match(line.decode(errors="replace"))
         said = found and _COLLECTIVE.search(found[3])
         if said:
-            processes.setdefault(int(found[1]), _Process()).collective(said, count)
+            with contextlib.suppress(ValueError):
+                processes.setdefault(int(found[1]), _Process()).collective(said, count)
     held.clear()
 
 

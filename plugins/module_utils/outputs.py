@@ -106,7 +106,7 @@ def _ask(base_url, text, new_tokens, api_key, stop):
         meta = event["meta_info"]
         entry = _entry(meta["input_token_logprobs"], meta["output_token_logprobs"], meta.get("output_top_logprobs") or [])
         return {**entry, "empty": new_tokens > 1 and not event["text"].strip()}
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
+    except (ArithmeticError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         short = answer[:ERROR_CHARS].decode("utf-8", "replace")
         raise HttpError(f"no log-probabilities in the answer ({type(error).__name__}: {error}): {short}") from None
 

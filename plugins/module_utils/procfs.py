@@ -38,7 +38,7 @@ def read(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid=1 lists what it does not show
         return None
     comm_end = text.rindex(")")  # the name may itself hold blanks and brackets
     fields = text[comm_end + 2 :].split()

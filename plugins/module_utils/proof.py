@@ -10,7 +10,9 @@ import json
 import os
 import re
 
-from . import nccl_effect, procfs
+from . import files, nccl_effect, procfs
+
+WITNESS_BYTES = 1 << 20
 
 
 def read_witnesses(directory):
@@ -18,11 +20,16 @@ def read_witnesses(directory):
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(directory):
-            if entry.name.endswith(".json"):
-                with contextlib.suppress(OSError, ValueError), open(entry.path, encoding="utf-8") as file:
-                    witness = json.load(file)
-                    found[witness["pid"]] = witness
+            witness = _witness(entry.path) if entry.name.endswith(".json") else None
+            if isinstance(witness, dict) and isinstance(witness.get("pid"), int) and isinstance(witness.get("nccl"), dict):
+                found[witness["pid"]] = witness
     return found
+
+
+def _witness(path):
+    with contextlib.suppress(OSError, ValueError, RecursionError), open(path, encoding="utf-8", opener=files.plain) as file:
+        return json.loads(file.read(WITNESS_BYTES))
+    return None
 
 
 # Read whenever a communicator of two and more ranks is made, and then logged (init.cc, connect.cc, tuning.cc, paths.cc, nvls.cc;
@@ -56,7 +63,7 @@ def effective(ranks, launcher_pid, witnesses, *, configured, given, captures=Non
         values, proof = (witness["nccl"], "witness") if witness is not None else (environ(process.pid), "environ")
         known = values is not None and (proof == "witness" or "SPT_NOENV" in values)
         values = {name: value for name, value in values.items() if name.startswith("NCCL_")} if known else {}
-        applied = {**configured, **(witnesses.get(launcher_pid) or {}).get("applied", {})}
+        applied = {**configured, **((witnesses.get(launcher_pid) or {}).get("applied") or {})}
         found = {
             name: {"value": value, "source": _source(name, value, applied, given, "sglang"), "proof": proof}
             for name, value in values.items()

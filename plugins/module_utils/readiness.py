@@ -127,12 +127,15 @@ def ask(base_url, *, api_key=None, timeout_s):
     for path in ("/server_info", "/get_server_info"):
         status, body = http_client.request("GET", base_url + path, headers=headers, timeout_s=timeout_s)
         if status == 200:
-            return {"completion": completion, "server_info": json.loads(body)}
+            info = json.loads(body)
+            if not isinstance(info, dict):
+                raise ValueError(f"{path} answers no object")
+            return {"completion": completion, "server_info": info}
     raise ValueError(f"/server_info answers {status}")
 
 
-def whose_port(port, processes):
-    """'free', 'ours' or 'foreign': who listens on PORT."""
-    if not sockets.listening_inodes(port):
+def whose_port(port, processes, host="127.0.0.1"):
+    """'free', 'ours' or 'foreign': who answers on HOST:PORT."""
+    if not sockets.is_open(port, host):  # others may listen on other addresses: that hinders nobody
         return "free"
     return "ours" if sockets.holders(port, [process.pid for process in processes]) else "foreign"

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 _HARMLESS = re.compile(r"tokeni[sz]|tokens|token[-_]?map|keyfile$", re.IGNORECASE)
-_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential", re.IGNORECASE)
+_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential|^(admin[-_])?api([-_]ke?)?$", re.IGNORECASE)
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -32,7 +33,9 @@ def secrets(value):
     """The texts that `configuration` hides of VALUE, a configuration: for `hide`. None shorter than 4 characters: they are everywhere."""
     parts = (value["server"]["flags"], value["environment"])
     hidden = [part[name] for part in parts for name, shown in redact(part).items() if shown == "***"]
-    return [text for text in hidden if isinstance(text, str) and len(text) > 3]
+    texts = [text for text in hidden if isinstance(text, str) and len(text) > 3]
+    quoted = [shown[1:-1] for text in texts for shown in (repr(text), json.dumps(text))]  # as a log shows them
+    return list(dict.fromkeys(texts + quoted))
 
 
 def hide(value, texts):

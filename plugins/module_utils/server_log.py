@@ -20,6 +20,7 @@ from .log_lines import CHUNK_BYTES, LINE_CAP, Splitter, progress_bar, segments, 
 from .log_marks import BARS, FACTS, FIRST_WORDS, PHASE_BEGINS, PHASE_ENDS
 
 _LAST_CAP = 20
+_MOST_BYTES = 1 << 20  # a poll reads that much of both ends of what was appended: a flood would make its reader deaf for minutes
 
 _TORCH_RANK = re.compile(r"\[rank(\d+)\]:(?: (?!\[))?")
 _NCCL_DEVICE = re.compile(r"\S+:\d+:\d+ \[(\d+)\] ")
@@ -57,9 +58,9 @@ class LogReader:
         self._bar = (None, None, None)  # phase, done, total
         self._restart(None)
 
-    def _restart(self, identity):
+    def _restart(self, identity, offset=0):
         self._identity = identity
-        self._offset = 0
+        self._offset = offset
         self._splitter = Splitter()
         self._skipping = False  # within the tail of a piece beyond the cap
         self._rank = self._stamp = None
@@ -112,19 +113,33 @@ class LogReader:
             identity = (status.st_dev, status.st_ino)
             if identity != self._identity or status.st_size < self._offset:
                 self._restart(identity)
-            file.seek(self._offset)
-            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-                self._offset += len(chunk)
-                self.size += len(chunk)
-                for piece, end in self._splitter.feed(chunk):
-                    if not self._skipping:
-                        for segment in segments(text_of(piece)):
-                            self._take(*segment, events)
-                    self._skipping = not end
+            end = status.st_size
+            missed = end - self._offset - 2 * _MOST_BYTES
+            if missed > 0:
+                self._read(file, self._offset + _MOST_BYTES, events)
+                self._restart(identity, end - _MOST_BYTES)
+                self._skipping = True  # to the next end of a line
+                self.size += missed
+            self._read(file, end, events)
         if not self._skipping:  # the newest state of a bar has no end yet
             for _stamp, _rank, text in segments(text_of(self._splitter.rest))[:1]:
                 self._progress(progress_bar(text), events)
         return events
+
+    def _read(self, file, end, events):
+        """Up to offset END; what is appended meanwhile is for the next poll."""
+        file.seek(self._offset)
+        while self._offset < end:
+            chunk = file.read(min(CHUNK_BYTES, end - self._offset))
+            if not chunk:
+                break
+            self._offset += len(chunk)
+            self.size += len(chunk)
+            for piece, line_end in self._splitter.feed(chunk):
+                if not self._skipping:
+                    for segment in segments(text_of(piece)):
+                        self._take(*segment, events)
+                self._skipping = not line_end
 
     def _take(self, stamp, rank, text, events):
         if stamp:

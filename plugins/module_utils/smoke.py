@@ -14,13 +14,14 @@ import signal
 import subprocess
 import time
 
-from . import procfs, sockets
+from . import log_cap, procfs, sockets
 from .server import explained, identity
 
 RANKS = 2
 COLLECTIVE_TIMEOUT_S = 60.0
 POLL_S = 0.1
 TAIL_BYTES = 4000
+LOG_CAP_BYTES = 1 << 20
 
 # Each rank tells how far it got. It ends by os._exit: tearing a group down can hang, and proves nothing.
 _SCRIPT = r"""
@@ -70,15 +71,17 @@ def run(python, environment, directory, *, user=None, stall_timeout_s=300.0, col
         joined_at = None
         while True:
             check()
+            exits = [child.poll() for child in children]  # before its words: the last ones come before the end
             said = [_lines(path) for path in words]
-            exits = [child.poll() for child in children]
+            for path in logs:
+                log_cap.punch(path, cap_bytes=LOG_CAP_BYTES)
             known = [line.partition(": ") for lines in said for line in lines[-1:]]
             verdict = next(((word, reason) for word, _colon, reason in known if reason), None)
             if verdict:
                 return _answer("skipped" if verdict[0] == "skipped" else "failed", begun, verdict[1], logs[0])
             if [word for word, _colon, _reason in known] == ["passed"] * RANKS:
                 return _answer("passed", begun, "", logs[0])
-            dead = next((rank for rank, code in enumerate(exits) if code not in (None, 0)), None)
+            dead = next((rank for rank, code in enumerate(exits) if code is not None and said[rank][-1:] != ["passed"]), None)
             if dead is not None:
                 last = (_lines(logs[dead]) or ["no message"])[-1][:300]
                 return _answer("failed", begun, f"rank {dead} ended with {exits[dead]}: {last}", logs[dead])

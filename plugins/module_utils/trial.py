@@ -17,6 +17,7 @@ from . import (
     engine_info,
     gpus,
     kernel_log,
+    log_cap,
     log_lines,
     nccl_log,
     outcome,
@@ -38,6 +39,7 @@ from .transaction import server_environment
 from .waiting import Hung, Refused, Stall, until_ready
 
 LAST_WORDS_S = 0.5
+LOG_TAIL_BYTES = 8 << 20
 LAST_CLEANUP_S = 10.0  # a launcher that was told to stop closes its port, ends its workers, and then itself: exit 0
 _PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -231,9 +233,11 @@ class Trial:
         self.result.update(effective=effective, effective_problems=problems, effective_ok=not problems)
 
     def _measure(self, server):
-        stall = Stall(self.log_path, self.settings["stall_timeout_s"])
+        stall = Stall(self.log_path, self.settings)
 
         def stop():
+            for path in self._captures() if self.capture else ():
+                log_cap.punch(path, cap_bytes=self.settings["log_cap_bytes"])
             self.check()
             server.check()
             stall.check()
@@ -250,12 +254,13 @@ class Trial:
             self.result["gpus"]["health"] = gpus.health(xids=kernel_log.xids())
 
     def _workload(self, workload, server, stall, stop):
-        offset, part = os.path.getsize(self.log_path), self.configuration["server"]
+        offset, part = log_cap.size_of(self.log_path), self.configuration["server"]
 
         def log_tail():
-            with open(self.log_path, "rb") as file:
-                file.seek(offset)
-                return file.read().decode(errors="replace")
+            with contextlib.suppress(FileNotFoundError), open(self.log_path, "rb") as file:
+                file.seek(max(offset, log_cap.size_of(self.log_path) - LOG_TAIL_BYTES))
+                return file.read(LOG_TAIL_BYTES).decode(errors="replace")
+            return ""
 
         def progress(done, total):
             stall.note()
@@ -299,7 +304,10 @@ class Trial:
         if self.result["reached"] != "ready":
             self.result["reached"] = self.reader.phase
         self.result["cores"] = cores.found(self.directory) if self.settings["keep_cores"] else []
-        captures = [entry.path for entry in os.scandir(os.path.join(self.directory, "nccl"))]
-        for path in (self.log_path, *captures):
+        for path in (self.log_path, *self._captures()):
             with contextlib.suppress(OSError, RingmasterError):
                 log_lines.fold(path, cap_bytes=self.settings["log_cap_bytes"], hide=self.secrets)
+
+    def _captures(self):
+        """Files that NCCL wrote. The directory is the server's user's: no link is followed."""
+        return [entry.path for entry in os.scandir(os.path.join(self.directory, "nccl")) if entry.is_file(follow_symlinks=False)]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from . import gpus, log_cap, readiness, sockets
@@ -79,8 +78,8 @@ def look_interval_s(cost_s):
 class Stall:
     """While a server is measured: `check` raises Hung when neither an answer nor a line of its log came for the stall time."""
 
-    def __init__(self, log_path, stall_timeout_s):
-        self._log_path, self._stall_timeout_s = log_path, stall_timeout_s
+    def __init__(self, log_path, settings):
+        self._log_path, self._stall_timeout_s, self._cap_bytes = log_path, settings["stall_timeout_s"], settings["log_cap_bytes"]
         self._size = 0
         self.note()
 
@@ -89,9 +88,10 @@ class Stall:
         self._last = time.monotonic()
 
     def check(self):
-        size = os.path.getsize(self._log_path)
+        size = log_cap.size_of(self._log_path)
         if size != self._size:
             self._size = size
+            log_cap.punch(self._log_path, cap_bytes=self._cap_bytes)
             self.note()
         silent_s = time.monotonic() - self._last
         if silent_s > self._stall_timeout_s:

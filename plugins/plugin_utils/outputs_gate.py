@@ -33,7 +33,8 @@ def judge(baseline_trials: Sequence[dict], candidate_trials: Sequence[dict]) -> 
     """Compare the outputs of all starts, discarded ones included; trials without `outputs` say nothing.
 
         {"state": "pass" | "fail" | "not usable" | "not asked", "reason": str, "starts": [baseline, candidate],
-         "identical": bool, "distance": nats or None, "band": nats or None, "largest": nats or None, "largest_band": ..., "where": str}
+         "identical": bool, "distance": nats or None, "band": nats or None, "largest": nats or None, "largest_band": ..., "where": str,
+         "missing": "candidate" where only the candidate could not be compared}
 
     `distance` (mean over tokens) and `largest` (one token) are those of the candidate's start and text that come nearest to their band,
     or go beyond; `where` names the text. `fail`: a text with numbers that are not finite, empty texts or endless repetition that the
@@ -42,7 +43,7 @@ def judge(baseline_trials: Sequence[dict], candidate_trials: Sequence[dict]) -> 
     """
     baseline, candidate = ([t["outputs"] for t in trials if t.get("outputs")] for trials in (baseline_trials, candidate_trials))
     found = {
-        "starts": [len(baseline), len(candidate)], "identical": False, "where": "",
+        "starts": [len(baseline), len(candidate)], "identical": False, "where": "", "missing": "",
         **dict.fromkeys(("distance", "band", "largest", "largest_band")),
     }  # fmt: skip
     if not baseline and not candidate:
@@ -57,7 +58,9 @@ def judge(baseline_trials: Sequence[dict], candidate_trials: Sequence[dict]) -> 
         beyond = found.pop("beyond")
         if beyond:
             return {"state": "fail", "reason": beyond, **found}
-    unusable = unusable or _unusable(candidate, "candidate", least=1)
+    if not unusable:
+        unusable = _unusable(candidate, "candidate", least=1)
+        found["missing"] = "candidate" if unusable else ""
     return {"state": "not usable" if unusable else "pass", "reason": unusable or _passed(found), **found}
 
 

@@ -154,6 +154,8 @@ def decide(trials: Sequence[dict], *, margin: float = 0.02, confidence: float = 
     )
     if outputs["state"] == "not usable" and verdict != "failed":
         reason += f" Outputs were not compared: {outputs['reason']}."
+    if outputs["missing"] == "candidate" and verdict == "better":  # the baseline could be asked
+        verdict = "unproven"
     return {
         "verdict": verdict,
         "keep": verdict == "better",

@@ -64,7 +64,7 @@ def test_starts_of_one_configuration_are_equal(read):
         ({"NCCL_MAX_NCHANNELS": "2"}, "pass", "nats a token from the baseline"),
         ({"RINGMASTER_LAB_FAULT": "corrupt"}, "fail", "nats a token away"),
         ({"RINGMASTER_LAB_FAULT": "corrupt:0.2"}, "fail", "nats a token away"),
-        ({"RINGMASTER_LAB_FAULT": "nan"}, "fail", "numbers that are not finite at prose"),
+        ({"RINGMASTER_LAB_FAULT": "nan"}, "fail", "numbers that are not finite, in the text 'prose'"),
     ],
 )
 def test_the_gate_over_the_lab(read, environment, state, words):

@@ -383,3 +383,20 @@ def test_simulated_is_handed_on():
 
 def test_the_margin_reaches_the_comparison():
     assert decide(run(BETTER), margin=0.10)["verdict"] == "equivalent"
+
+
+def test_a_candidate_whose_outputs_could_not_be_asked_is_never_kept():
+    def outputs(error=None):
+        row = {"name": "prose", "ids_digest": "d", "logprobs": [-1.0, -3.0, -2.0], "generated_ids": [], "generated_logprobs": [],
+               "generated_leads": [], "empty": False, "repetitive": False}  # fmt: skip
+        return {"prompts": [row], "digest": "x", "seconds": 1.0, "error": error}
+
+    trials = run(BETTER, None)
+    for trial in trials:
+        trial["outputs"] = outputs(None if trial["arm"] == "baseline" else "HTTP 400")
+    found = decide(trials)
+    assert (found["verdict"], found["keep"], found["outputs"]["missing"]) == ("unproven", False, "candidate")
+    for trial in trials:
+        trial["outputs"] = outputs("HTTP 400")
+    found = decide(trials)  # a server that answers nobody's: that is said, and no fault of the candidate
+    assert (found["verdict"], found["keep"], found["outputs"]["missing"]) == ("better", True, "")
