@@ -42,7 +42,7 @@ class Server:
         for line in (f"Started server process [{os.getpid()}]", "Waiting for application startup.", "Application startup complete."):
             log(f"INFO:     {line}")
         try:
-            listener = await asyncio.start_server(lambda r, w: handle(self.api, r, w), host, port, backlog=2048)
+            self.listener = await asyncio.start_server(lambda r, w: handle(self.api, r, w), host, port, backlog=2048)
         except OSError as error:
             log(f"ERROR:    [Errno {error.errno}] error while attempting to bind on address ('{host}', {port}): address already in use")
             log("INFO:     Waiting for application shutdown.")
@@ -50,7 +50,7 @@ class Server:
         log(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
         tasks = [loop.create_task(self.watch()), loop.create_task(self.warm_up())]
         code = await self.ended
-        listener.close()
+        self.listener.close()
         for task in tasks:
             task.cancel()
         return code
@@ -124,8 +124,9 @@ class Server:
         kill_tree(self.workers)
 
     async def interrupt(self) -> None:
-        """SIGINT: uvicorn's own way out, exit 0."""
+        """SIGINT: uvicorn's own way out: the port closes at once, what runs is finished, exit 0."""
         self.api.state = "draining"
+        self.listener.close()
         log("INFO:     Shutting down")
         while self.engine.requests or self.api.open_streams:
             await asyncio.sleep(0.05)
