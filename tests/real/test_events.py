@@ -56,7 +56,7 @@ def answers(port):
     return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def standin():
     """An environment with the stand-in SGLang, for servers that are not the trial's."""
     made = Lab()
@@ -64,7 +64,7 @@ def standin():
     made.remove()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def beside(standin):
     """The second server of this host: (port, its Processes)."""
     port = sockets.free_port()
@@ -72,7 +72,7 @@ def beside(standin):
         yield port, members
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def machine():
     """The real server's machine, for one run at a time. At the end the trials' key is nowhere but where it has to be."""
     if not (REAL / "env" / ".stamp").exists():
