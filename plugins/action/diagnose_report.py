@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils import diagnosis_table
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import diagnosis_table, tables
 
 _AGAIN = "ansible-playbook ringmaster.gpu.diagnose"
 
@@ -24,7 +22,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         hosts = [_host(name, task_vars["hostvars"][name]) for name in task_vars["ansible_play_hosts_all"]]
-        width = max(80, min(120, shutil.get_terminal_size((80, 24)).columns))
+        width = tables.terminal_width()
         details = boolean(self._task.args.get("details", len(hosts) == 1))
         self._display.display("\n" + diagnosis_table.report(hosts, width=width, details=details, again=_AGAIN))
         result.update(changed=False, verdicts={host["host"]: host["found"]["verdict"] for host in hosts if host["found"]})

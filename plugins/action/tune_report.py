@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 from ansible.plugins.action import ActionBase
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import tables
 
@@ -21,7 +19,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         hosts = [task_vars["hostvars"][name] for name in task_vars["ansible_play_hosts_all"]]
-        width = max(80, min(120, shutil.get_terminal_size((80, 24)).columns))
+        width = tables.terminal_width()
         show = {"results": self._results, "status": self._status}[self._task.args.get("show", "results")]
         result.update(changed=False, rows=show(hosts, width))
         refused = [row for row in result["rows"] if row.get("verdict") in (self._task.args.get("fail_on") or [])]

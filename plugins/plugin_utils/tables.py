@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import locale
+import shutil
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -156,6 +157,11 @@ def _percent(ratio: float) -> float:
 
 def _speed(tok_s: float | None) -> str:
     return "-" if tok_s is None else f"{tok_s:.1f}"
+
+
+def terminal_width() -> int:
+    """Columns for a table: the terminal's, at least 80 and at most 120."""
+    return max(80, min(120, shutil.get_terminal_size((80, 24)).columns))
 
 
 def printer(encoding: str | None) -> Callable[[object], str]:
