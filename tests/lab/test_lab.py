@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-import lxc
+import container
 import pytest
 import rootfs
 from host import NETWORK, LabError
@@ -49,20 +49,20 @@ def _records(*last_bytes):
 
 @pytest.mark.parametrize(
     ("taken", "after", "free"),
-    [((), 10, 11), ((), 11, 12), ((12, 13), 11, 14), ((), 254, 11), ((11, 254), 253, 12)],
+    [((), 10, 11), ((), 11, 12), ((12, 13), 11, 14), ((), 199, 11), ((), 254, 11), ((11, 199), 198, 12)],
 )
 def test_addresses_go_round_and_are_never_shared(taken, after, free):
-    assert lxc.free_address(_records(*taken), after) == free
+    assert container.free_address(_records(*taken), after) == free
 
 
 def test_no_address_left_is_said():
     with pytest.raises(LabError, match=r"all addresses of 10\.77\.0\.0/24 are taken"):
-        lxc.free_address(_records(*range(11, 255)), 40)
+        container.free_address(_records(*range(11, 255)), 40)
 
 
 def _config(hybrid, **changes):
     record = {"address": f"{NETWORK}.11", "unprivileged": False, "devices": [], **changes}
-    return lxc.config_text("rm-test-x-1", record, hybrid, "linux64").splitlines()
+    return container.config_text("rm-test-x-1", record, hybrid, "linux64").splitlines()
 
 
 def test_an_unprivileged_container_has_shifted_ids_after_the_common_part():
@@ -76,7 +76,7 @@ def test_an_unprivileged_container_has_shifted_ids_after_the_common_part():
 def test_a_device_is_bound_and_allowed(hybrid, key):
     lines = _config(hybrid, devices=[["/dev/nvidia0", "c", "1", "3"]])
     assert f"{key} = c 1:3 rwm" in lines
-    assert f"lxc.mount.entry = {lxc.CONTAINERS}/rm-test-x-1/devices/dev/nvidia0 dev/nvidia0 none bind,create=file 0 0" in lines
+    assert f"lxc.mount.entry = {container.CONTAINERS}/rm-test-x-1/devices/dev/nvidia0 dev/nvidia0 none bind,create=file 0 0" in lines
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
