@@ -17,7 +17,7 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_devices
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 ROOT = Path(__file__).resolve().parents[2]
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build  (root@node)  Tue Sep 15 10:45:45 2026\nGCC version: 14\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build  (root@node)  Tue Sep 15 2026\nGCC: 14\n"
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8 12:41:17 UTC 2026\nGCC version:  gcc version 12.2.0\n"
 UNKNOWN = "GPU-????????-????-????-????-????????????"
 SHARED = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
