@@ -8,19 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
 import time
 from typing import NamedTuple
 
-from . import procfs
+from . import containers, procfs
 from .server import ROLES
 
 _CLOCK_TICK = os.sysconf("SC_CLK_TCK")
 CONTROLLER = "data parallel controller"
 _COMM_BYTES = 15  # what the kernel keeps of a name
-_CONTAINER = re.compile(
-    r"(?P<lxc>lxc(?:\.payload\.|/)(?P<name>[\w.-]+))|(?:docker|libpod|cri-containerd|crio)[-/](?P<id>[0-9a-f]{12})|kubepods.*?(?P<pod>[0-9a-f]{12})"
-)
 
 
 class Tree(NamedTuple):
@@ -144,12 +140,6 @@ def origin(process):
 
 def of_cgroups(text):
     """{unit, container} by the TEXT of /proc/PID/cgroup, either version. A unit inside a container is none of this machine."""
-    for line in text.splitlines():
-        path = line.split(":", 2)[-1]
-        inside = _CONTAINER.search(path)
-        if inside:
-            return {"unit": None, "container": inside["name"] or inside["id"] or inside["pod"]}
-        units = [part for part in path.split("/") if part.endswith(".service") and not part.startswith("user@")]
-        if units:
-            return {"unit": units[-1], "container": None}
-    return {"unit": None, "container": None}
+    found = containers.place(text)
+    is_service = found.name is None and (found.unit or "").endswith(".service")
+    return {"unit": found.unit if is_service else None, "container": found.name}
