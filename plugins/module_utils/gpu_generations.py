@@ -45,6 +45,7 @@ GENERATIONS = (
     Generation("Ampere", 0x2200, 0x22FF, (OPEN, PROPRIETARY)),
     Generation("Hopper", 0x2300, 0x233F, (OPEN, PROPRIETARY)),
     Generation("Grace Hopper", 0x2340, 0x237F, (OPEN,)),
+    Generation("Hopper", 0x2380, 0x23FF, (OPEN, PROPRIETARY)),
     Generation("Ampere", 0x2400, 0x25FF, (OPEN, PROPRIETARY)),
     Generation("Ada", 0x2600, 0x28FF, (OPEN, PROPRIETARY)),
     Generation("Blackwell or later", 0x2900, 0xFFFF, (OPEN,), first_branch=570),
