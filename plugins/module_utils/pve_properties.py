@@ -20,8 +20,9 @@ SIZE_SLACK_BYTES = 8 << 20  # a storage rounds a volume up to its own extents, o
 
 
 class Token(NamedTuple):
-    """type: text, bool, int, number, size, set (`a;b`, in any order), mac. default: as what it counts when it is left out; None: as itself.
-    by_pve: PVE fills it in, so when nobody asks for it, it is no difference and it stays."""
+    """type: text, caseless, bool, int, number, size, set (`a;b`, in any order), words (`a b`, in this order), note (text that PVE ends with
+    a new line), startup. default: as what it counts when it is left out; None: as nothing. by_pve: PVE fills it in, so when nobody asks
+    for it, it is no difference and it stays."""
 
     type: str = "text"
     default: str | None = None
@@ -152,10 +153,24 @@ def canonical(type_: str, value: Any) -> Any:
         found = size_bytes(value)
         return str(value) if found is None else found
     if type_ == "set":
-        return frozenset(part for part in re.split(r"[;\s]+", str(value).lower()) if part)
+        return frozenset(part for part in re.split(r"[;,\s]+", str(value).lower()) if part)
+    if type_ == "words":
+        return [part for part in re.split(r"[\0;,\s]+", str(value)) if part]
+    if type_ == "note":
+        return str(value).rstrip("\n")
+    if type_ == "startup":
+        return {name: _number(text) for name, text in parse("startup", value).items()}
     if type_ == "caseless":
         return str(value).lower()
     return str(value)
+
+
+def same_value(token: Token, wanted: Any, current: Any) -> bool:
+    """Whether two values of one token or key mean the same; None is one that is not there."""
+    here, there = (token.default if value is None else value for value in (wanted, current))
+    if here is None or there is None:
+        return here is there
+    return canonical(token.type, here) == canonical(token.type, there)
 
 
 def same(kind: str, wanted: dict[str, str], current: dict[str, str]) -> bool:
@@ -165,11 +180,7 @@ def same(kind: str, wanted: dict[str, str], current: dict[str, str]) -> bool:
         token = tokens.get(name)
         if name not in wanted and (token is None or token.by_pve):
             continue
-        here, there = (props.get(name, token.default if token else None) for props in (wanted, current))
-        if here is None or there is None:
-            if here != there:
-                return False
-        elif canonical(token.type if token else "text", here) != canonical(token.type if token else "text", there):
+        if not same_value(token or Token(), wanted.get(name), current.get(name)):
             return False
     return True
 

@@ -38,7 +38,9 @@ options:
     choices: [present, started, stopped, restarted, absent]
     default: present
   ostemplate:
-    description: Template to create the container from, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst). Only used to create.
+    description:
+      - Template to create the container from, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst).
+      - Only used to create.
     type: str
   rootfs:
     description: The root file system. Needed to create. Other properties of it stay as they are.
@@ -115,7 +117,9 @@ options:
         elements: str
         default: []
   devices:
-    description: Device nodes of the node that the container gets (C(dev0) and so on). One that is missing on the node keeps it from starting.
+    description:
+      - Device nodes of the node that the container gets (C(dev0) and so on).
+      - One that is missing on the node keeps the container from starting.
     type: list
     elements: dict
     suboptions:
@@ -246,8 +250,8 @@ options:
     elements: str
   extra:
     description:
-      - Any other key of the configuration as Proxmox VE names it, such as C(startup), C(timezone), C(cpulimit), C(protection), C(hookscript).
-        A value of null takes the key away.
+      - Any other key of the configuration as Proxmox VE names it, such as C(startup), C(timezone), C(cpulimit), C(protection) or
+        C(hookscript). A value of null takes the key away.
       - C(lxc.*) is no such key, because the API does not accept it.
     type: dict
     default: {}
@@ -463,7 +467,7 @@ def main():
     if library:
         module.fail_json(msg=missing_required_lib(library), exception=trace)
     try:
-        result, warnings = pve_apply.run(pve_client.connect(module.params), module.params, module.check_mode)
+        result, warnings = pve_apply.run(pve_client.connect(module.params, module.params["timeout_s"]), module.params, module.check_mode)
     except RingmasterError as error:
         module.fail_json(msg=str(error))
     for sentence in warnings:
