@@ -62,7 +62,7 @@ RULES = (
         ROOT_REMEDY,
     ),
     Rule(
-        r"Permission check failed \((/\S*), (?:.*\b)?((?:VM|Datastore|Sys|SDN|Pool|Mapping)\.[\w.|]+)",
+        r"Permission check failed \((/\S*), ((?:VM|Datastore|Sys|SDN|Pool|Mapping)\.[\w.|]+)",
         "{identity} lacks the privilege {2} on {1}.",
         "Grant it on the node: pveum acl modify {1} --{whose} '{identity}' --roles ROLE, with a role that has {2}. "
         "A token with privilege separation needs it besides its user.",

@@ -21,10 +21,11 @@ from fakepve.certs import make_cert
 
 TEMPLATE = "local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst"
 SECRETS = {"root@pam!ansible": "11111111-root", "ansible@pve!fleet": "22222222-fleet"}
-PRIVILEGES = (
-    "VM.Allocate VM.Audit VM.PowerMgmt VM.Config.Disk VM.Config.CPU VM.Config.Memory VM.Config.Network VM.Config.Options "
-    "Datastore.AllocateSpace Datastore.Audit SDN.Use Sys.Audit Pool.Audit Pool.Allocate"
-).split()
+PRIVILEGES = [
+    *(f"VM.{name}" for name in ("Allocate", "Audit", "PowerMgmt")),
+    *(f"VM.Config.{name}" for name in ("Disk", "CPU", "Memory", "Network", "Options")),
+    *("Datastore.AllocateSpace", "Datastore.Audit", "SDN.Use", "Sys.Audit", "Pool.Audit", "Pool.Allocate"),
+]
 GPU = [{"path": "/dev/nvidia0", "mode": "0666"}, {"path": "/dev/nvidiactl", "mode": "0666"}, {"path": "/dev/nvidia-uvm", "mode": "0666"}]
 WHOLE = {
     "vmid": 101,
