@@ -50,8 +50,14 @@ def up(name: str, state: Path, node: str, port: int, devices: list[str]) -> dict
         if found["name"] != name:
             raise LabError(f"{state} belongs to {found['name']}: give {name} a directory of its own")
         return found
+    owner = Guests(name, node).root / "state"
+    other = Path(owner.read_text(encoding="utf-8")) if owner.exists() else state
+    if other != state and server(other):
+        raise LabError(f"{name} is up already, from {other}: `pve.py down --name {name} --state {other}` ends it")
     down(name, state)
     state.mkdir(parents=True, exist_ok=True)
+    owner.parent.mkdir(parents=True)
+    owner.write_text(str(state), encoding="utf-8")
     argv = [sys.executable, __file__, "serve", "--name", name, "--state", str(state), "--node", node, "--port", str(port)]
     with open(state / "pve.log", "wb") as log:
         options = [f"--device={device}" for device in devices]

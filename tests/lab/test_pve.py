@@ -198,6 +198,13 @@ def test_up_again_changes_nothing(node):
     assert (state / "connection.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_scenario_is_up_once(node, tmp_path):
+    argv = [sys.executable, HERE / "pve.py", "up", "--name", SCENARIO, "--state", tmp_path / "other"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"{SCENARIO} is up already, from {Path(node.connection['root']['ca_path']).parent}" in done.stderr
+
+
 @pytest.mark.parametrize("who", ["token", "user", "root_token"])
 def test_devices_are_refused_to_all_but_root(node, who):
     with pytest.raises(
@@ -337,8 +344,9 @@ def test_an_address_has_one_holder(node, running):
         node.forget(FAILING)
 
 
-def test_what_a_container_does_by_itself_is_noticed(node, running):
-    vmid = running(PRIVILEGED, unprivileged=0)
+@pytest.mark.parametrize(("vmid", "unprivileged"), [(PRIVILEGED, 0), (UNPRIVILEGED, 1)])
+def test_what_a_container_does_by_itself_is_noticed(node, running, vmid, unprivileged):
+    running(vmid, unprivileged=unprivileged)
     before = node.state(vmid)["pid"]
     inside(vmid, "systemctl is-system-running --wait; systemctl reboot")
     _until(lambda: node.state(vmid)["pid"] not in (before, None))

@@ -60,7 +60,6 @@ def cluster(fakepve):
     user, token, secret = TOKEN
     for holder in (user, f"{user}!{token}"):
         fakepve.grant(holder, "/vms", "VM.Audit")
-        fakepve.grant(holder, "/nodes", "Sys.Audit")
     fakepve.apitokens[f"{user}!{token}"] = secret
     return fakepve
 
