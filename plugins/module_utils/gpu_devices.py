@@ -185,22 +185,22 @@ def resolve(seen, gpus):
     """What a container needs that is to have GPUS, from a Seen.
 
     {driver, kernel_module, gpus [...], chosen [...], devices [paths], missing [{asked, why}], problems [str]}: `gpus` all there are and
-    `chosen` those to be used, both in the order of bus ids. `devices`: the nodes of `chosen`, then those that all GPUs share. Raises
+    `chosen` those to be used, both in the order of bus ids. `devices`: the nodes of `chosen`, then those that all GPUs share, as a
+    container has them (below /dev, wherever they were looked for). Raises
     RingmasterError when GPUS is wrong by itself.
     """
     asked = parse_asked(gpus)
     driver, kernel_module = parse_version(seen.version)
     found = [read_gpu(bus_id, text, seen.nodes, seen.dev) for bus_id, text in _in_bus_order(seen.information)]
     chosen, missing = _choose(found, asked, driver)
-    devices, problems = [gpu["path"] for gpu in chosen], []
+    devices, problems = [os.path.join(DEV, os.path.basename(gpu["path"])) for gpu in chosen], []
     if chosen:
         for name, needed in SHARED_NODES:
-            path = os.path.join(seen.dev, name)
             if name in seen.nodes:
-                devices.append(path)
+                devices.append(os.path.join(DEV, name))
             elif needed:
-                missing.append({"asked": path, "why": "it is missing, and CUDA does not start without it (nvidia-modprobe makes it)"})
-        devices += [os.path.join(seen.dev, name) for name in sorted(seen.nodes, key=_by_number) if name.startswith(CAPS + "/")]
+                missing.append({"asked": os.path.join(seen.dev, name), "why": "it is missing, and CUDA does not start without it (nvidia-modprobe makes it)"})
+        devices += [os.path.join(DEV, name) for name in sorted(seen.nodes, key=_by_number) if name.startswith(CAPS + "/")]
     if driver is None:
         problems.append("The NVIDIA kernel module is not loaded." if seen.version is None else "The driver's version cannot be read.")
     problems += [f"GPU {gpu['bus_id']}: {gpu['problem']}." for gpu in found if gpu["problem"]]

@@ -27,7 +27,7 @@ options:
     type: path
     default: /proc/driver/nvidia
   dev:
-    description: Where device nodes are.
+    description: Where device nodes are looked for; RV(devices) are below C(/dev) all the same.
     type: path
     default: /dev
 extends_documentation_fragment:

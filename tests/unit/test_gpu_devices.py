@@ -74,8 +74,10 @@ def resolve(node, gpus):
     return gpu_devices.resolve(gpu_devices.look(str(proc), str(dev)), gpus)
 
 
-def names(node, paths):
-    return [os.path.relpath(path, node[1]) for path in paths]
+def names(paths):
+    """As a container has them, below /dev, wherever they were looked for."""
+    assert all(path.startswith("/dev/") for path in paths)
+    return [os.path.relpath(path, "/dev") for path in paths]
 
 
 def test_all_in_the_order_of_bus_ids_whatever_their_minors(node):
@@ -87,7 +89,7 @@ def test_all_in_the_order_of_bus_ids_whatever_their_minors(node):
         ("0000:c1:00.0", 2, uuid(0xC1), "NVIDIA H200"),
     ]
     caps = ["nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2", "nvidia-caps/nvidia-cap10"]
-    assert names(node, found["devices"]) == ["nvidia1", "nvidia0", "nvidia2", *SHARED, *caps]
+    assert names(found["devices"]) == ["nvidia1", "nvidia0", "nvidia2", *SHARED, *caps]
     assert found["chosen"] == found["gpus"]
     assert (found["missing"], found["problems"]) == ([], [])
 
@@ -97,7 +99,7 @@ def test_a_minor_that_moved_is_read_again(node):
     first, second = (proc / f"gpus/0000:{bus}:00.0/information" for bus in ("41", "81"))
     first.write_text(information(0x41, 0))
     second.write_text(information(0x81, 1))
-    assert names(node, resolve(node, [uuid(0x41)])["devices"])[0] == "nvidia0"
+    assert names(resolve(node, [uuid(0x41)])["devices"])[0] == "nvidia0"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_minor_that_moved_is_read_again(node):
 def test_named_by_uuid_or_bus_id_in_any_spelling_and_order(node, gpus):
     found = resolve(node, gpus)
     assert [gpu["bus_id"] for gpu in found["chosen"]] == ["0000:81:00.0", "0000:c1:00.0"]
-    assert names(node, found["devices"])[:3] == ["nvidia0", "nvidia2", "nvidiactl"]
+    assert names(found["devices"])[:3] == ["nvidia0", "nvidia2", "nvidiactl"]
     assert found["missing"] == []
 
 
@@ -183,7 +185,7 @@ def test_a_dead_gpu_is_named_and_left_out(node, death, why):
     death(*node)
     for asked, there in [("all", ["nvidia1", "nvidia2"]), (["81:00.0", "41:00.0"], ["nvidia1"]), (3, ["nvidia1", "nvidia2"])]:
         found = resolve(node, asked)
-        assert names(node, found["devices"])[: len(there) + 1] == [*there, "nvidiactl"]
+        assert names(found["devices"])[: len(there) + 1] == [*there, "nvidiactl"]
         assert [item["asked"] for item in found["missing"]] == ["81:00.0" if isinstance(asked, list) else "0000:81:00.0"]
         assert re.search(why, found["missing"][0]["why"])
         assert len(found["problems"]) == 1
@@ -196,8 +198,8 @@ def test_what_all_share_is_missed_where_it_is_needed(node):
     (node[1] / "nvidia-uvm").unlink()
     (node[1] / "nvidia-modeset").unlink()
     found = resolve(node, 1)
-    assert names(node, found["devices"])[:3] == ["nvidia1", "nvidiactl", "nvidia-uvm-tools"]
-    assert names(node, [item["asked"] for item in found["missing"]]) == ["nvidia-uvm"]
+    assert names(found["devices"])[:3] == ["nvidia1", "nvidiactl", "nvidia-uvm-tools"]
+    assert [item["asked"] for item in found["missing"]] == [str(node[1] / "nvidia-uvm")]
 
 
 def test_a_gpu_that_is_not_here_is_missing(node):
@@ -282,7 +284,7 @@ def test_the_module_itself(node, tmp_path):
     proc, dev = node
     done = run_module(tmp_path, gpus=["81:00.0"], proc=str(proc), dev=str(dev))
     assert done["changed"] is False
-    assert names(node, done["devices"])[:2] == ["nvidia0", "nvidiactl"]
+    assert names(done["devices"])[:2] == ["nvidia0", "nvidiactl"]
     failed = run_module(tmp_path, gpus="first", proc=str(proc), dev=str(dev))
     assert failed["failed"]
     assert "'first'" in failed["msg"]
