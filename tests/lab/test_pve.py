@@ -17,6 +17,7 @@ from pathlib import Path
 import container
 import pve_guest
 import pytest
+from host import locked
 from pve_guest import Device, Mount
 
 HERE = Path(__file__).resolve().parent
@@ -170,12 +171,13 @@ def node(tmp_path_factory):
     if not shutil.which("lxc-start"):
         pytest.skip("needs LXC: tests/lab/lxc.py install")
     state = tmp_path_factory.mktemp("pve")
-    pve("up", "--name", SCENARIO, "--state", state, "--node", "pve1")
-    try:
-        yield Node(json.loads((state / "connection.json").read_text()))
-    finally:
-        pve("down", "--name", SCENARIO, "--state", state)
-        assert left() == []
+    with locked("test-pve"):  # two runs of these tests on a machine: one after the other
+        pve("up", "--name", SCENARIO, "--state", state, "--node", "pve1")
+        try:
+            yield Node(json.loads((state / "connection.json").read_text()))
+        finally:
+            pve("down", "--name", SCENARIO, "--state", state)
+            assert left() == []
 
 
 @pytest.fixture
