@@ -11,155 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import container
-import pve_guest
 import pytest
 from host import locked
-from pve_guest import Device, Mount
+from pve_node import HERE, Node, innermost_pid, inside, left, pct, pve, ssh, until
 
-HERE = Path(__file__).resolve().parent
 SCENARIO = "pvelab"
-PRIVILEGED, UNPRIVILEGED, FAILING = 121, 122, 123
-
-
-# --- what a configuration means
-
-
-@pytest.mark.parametrize(
-    ("text", "device"),
-    [
-        ("/dev/nvidia0", Device("/dev/nvidia0")),
-        ("path=/dev/nvidia0", Device("/dev/nvidia0")),
-        ("/dev/nvidia0,gid=44,mode=0666", Device("/dev/nvidia0", mode=0o666, gid=44)),
-        ("deny-write=1,uid=1000,path=/dev/x", Device("/dev/x", uid=1000, rule="r")),
-    ],
-)
-def test_a_device_is_read(text, device):
-    assert pve_guest.devices_of({"dev3": text, "devices": "no"}) == {"dev3": device}
-
-
-@pytest.mark.parametrize(
-    ("text", "mount"),
-    [
-        ("/srv/models,mp=/models", Mount("mp0", "/srv/models", "/models")),
-        ("/srv/models,mp=/models,ro=1", Mount("mp0", "/srv/models", "/models", ("ro",))),
-        ("local-lvm:vm-121-disk-1,mp=/data,size=8G,mountoptions=noatime;nosuid", Mount("mp0", "", "/data", ("noatime", "nosuid"))),
-    ],
-)
-def test_a_mount_is_read(text, mount):
-    assert pve_guest.mounts_of({"mp0": text}) == {"mp0": mount}
-
-
-def test_keys_go_by_number():
-    assert list(pve_guest.devices_of({f"dev{n}": "/dev/null" for n in (10, 2, 0)})) == ["dev0", "dev2", "dev10"]
-
-
-def test_a_net_becomes_a_veth_on_the_bridge_of_the_tests():
-    config = {
-        "net0": "name=eth0,bridge=vmbr0,gw=10.77.0.1,hwaddr=BC:24:11:00:00:01,ip=10.77.0.221/24,type=veth",
-        "net1": "name=b,bridge=vmbr0,ip=dhcp",
-    }
-    lines = pve_guest.network_lines(config)
-    assert {"lxc.net.0.link = rmtest0", "lxc.net.0.ipv4.address = 10.77.0.221/24", "lxc.net.0.ipv4.gateway = 10.77.0.1"} <= set(lines)
-    assert not [line for line in lines if line.startswith("lxc.net.1.ipv4")]
-    assert pve_guest.address_of(config) == "10.77.0.221"
-    with pytest.raises(pve_guest.StartError, match=r"^bridge 'vmbr9' does not exist$"):
-        pve_guest.network_lines({"net0": "name=eth0,bridge=vmbr9"})
-
-
-def test_blanks_in_a_mount_stay_together():
-    script = pve_guest.mount_script(Path("/root fs"), [(Path("/srv/a b"), Mount("mp0", "/srv/a b", "/c d", ("ro",)))], 100000)
-    assert "mount -o bind,ro '/srv/a b' '/root fs/c d'" in script.splitlines()
-
-
-def test_errors_of_lxc_are_found(tmp_path):
-    log = tmp_path / "lxc.log"
-    log.write_text(
-        "lxc-start a 20261130060409.564 INFO     conf - ../src/lxc/conf.c:lxc_setup:4518 - The container is set up\n"
-        'lxc-start a 20261130060409.564 ERROR    start - ../src/lxc/start.c:__lxc_start:2034 - Failed to initialize container "101"\n',
-        encoding="utf-8",
-    )
-    assert pve_guest.errors_in(log) == ['__lxc_start: 2034 Failed to initialize container "101"']
-
-
-# --- the node
-
-
-def pve(*argv):
-    done = subprocess.run([sys.executable, HERE / "pve.py", *map(str, argv)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def pct(*argv, **options):
-    return subprocess.run([HERE / "pct", *map(str, argv)], capture_output=True, text=True, timeout=60, **options)
-
-
-def inside(vmid, script):
-    done = pct("exec", vmid, "--keep-env", "0", "--", "sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def left():
-    """What this machine still has of the scenario."""
-    names = [name for name, record in container.records().items() if record.get("scenario") == SCENARIO]
-    homes = [str(path) for path in container.CONTAINERS.glob(f"rm-test-{SCENARIO}-*")]
-    groups = [str(path) for vmid in (PRIVILEGED, UNPRIVILEGED, FAILING) for path in Path("/sys/fs/cgroup").glob(f"**/lxc*/{vmid}")]
-    nodes = [str(pve_guest.NODES / SCENARIO)] if (pve_guest.NODES / SCENARIO).exists() else []
-    return names + homes + groups + nodes
-
-
-class Node:
-    """The test node's API as proxmoxer sees it, by identity."""
-
-    def __init__(self, connection):
-        self.connection = connection
-
-    def api(self, who="root"):
-        from proxmoxer import ProxmoxAPI
-
-        given = self.connection[who]
-        secret = {"password": given["api_password"]} if "api_password" in given else {
-            "token_name": given["api_token_id"], "token_value": given["api_token_secret"],
-        }  # fmt: skip
-        api = ProxmoxAPI(
-            given["api_host"], port=given["api_port"], user=given["api_user"], verify_ssl=given["ca_path"], timeout=60, **secret
-        )
-        return api.nodes(self.connection["node"])
-
-    def ends(self, upid):
-        """(exit status, log) of a task, once it has ended."""
-        deadline = time.monotonic() + 120
-        while (status := self.api().tasks(upid).status.get())["status"] == "running":
-            assert time.monotonic() < deadline, f"{upid} still runs"
-            time.sleep(0.1)
-        return status["exitstatus"], [line["t"] for line in self.api().tasks(upid).log.get()]
-
-    def done(self, upid):
-        exit_status, log = self.ends(upid)
-        assert exit_status == "OK", log
-
-    def create(self, vmid, who="root", **options):
-        wanted = {
-            "vmid": vmid, "ostemplate": self.connection["templates"]["bookworm"], "hostname": f"host-{vmid}", "rootfs": "local-lvm:8",
-            "net0": f"name=eth0,bridge=vmbr0,ip=10.77.0.{vmid + 100}/24", **options,
-        }  # fmt: skip
-        return self.api(who).lxc.post(**wanted)
-
-    def container(self, vmid):
-        return self.api().lxc(vmid)
-
-    def state(self, vmid):
-        return self.container(vmid).status.current.get()
-
-    def forget(self, *vmids):
-        for vmid in vmids:
-            if vmid in [int(found["vmid"]) for found in self.api().lxc.get()]:
-                self.done(self.container(vmid).delete(force=1))
+PRIVILEGED, UNPRIVILEGED, FAILING = GUESTS = 121, 122, 123
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +37,7 @@ def node(tmp_path_factory):
             yield Node(json.loads((state / "connection.json").read_text()))
         finally:
             pve("down", "--name", SCENARIO, "--state", state)
-            assert left() == []
+            assert left(SCENARIO, GUESTS) == []
 
 
 @pytest.fixture
@@ -245,7 +105,7 @@ def test_the_whole_way(node, tmp_path):
     )
 
     worker = inside(vmid, "sleep 600 < /dev/nvidia0 > /dev/null 2>&1 & echo $!")
-    seen = [pid for pid in Path("/proc").glob("[0-9]*") if _namespaced(pid) == worker and "sleep" in (pid / "comm").read_text()]
+    seen = [pid for pid in Path("/proc").glob("[0-9]*") if innermost_pid(pid) == worker and "sleep" in (pid / "comm").read_text()]
     assert len(seen) == 1
     groups = (seen[0] / "cgroup").read_text()
     assert re.search(rf"^0::/lxc/{vmid}/ns", groups, re.MULTILINE)
@@ -254,10 +114,10 @@ def test_the_whole_way(node, tmp_path):
 
     address = f"10.77.0.{vmid + 100}"
     inside(vmid, "systemctl is-system-running --wait")
-    assert _ssh(node, address, "true").returncode == 255  # nobody's key is in it
+    assert ssh(node, address, "true").returncode == 255  # nobody's key is in it
     key = node.connection["public_key"]
     assert pct("exec", vmid, "--", "sh", "-c", "cat > /root/.ssh/authorized_keys", input=f"{key}\n").returncode == 0
-    assert _ssh(node, address, "hostname").stdout == f"host-{vmid}\n"
+    assert ssh(node, address, "hostname").stdout == f"host-{vmid}\n"
 
     before = node.state(vmid)["pid"]
     node.done(node.container(vmid).status.reboot.post(timeout=30))
@@ -268,20 +128,6 @@ def test_the_whole_way(node, tmp_path):
     node.done(node.container(vmid).delete())
     assert pct("status", vmid).returncode == 2
     assert not container.CONTAINERS.joinpath(f"rm-test-{SCENARIO}-{vmid}").exists()
-
-
-def _namespaced(pid):
-    """The innermost pid of a process; "" when it is gone."""
-    try:
-        return (pid / "status").read_text().partition("NSpid:")[2].partition("\n")[0].split()[-1]
-    except (OSError, IndexError):
-        return ""
-
-
-def _ssh(node, address, command):
-    options = [f"UserKnownHostsFile={node.connection['known_hosts']}", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "BatchMode=yes"]
-    argv = ["ssh", "-F", "none", *(part for option in options for part in ("-o", option)), "-i", node.connection["identity_file"]]
-    return subprocess.run([*argv, f"root@{address}", command], capture_output=True, text=True, timeout=30)
 
 
 def test_what_is_added_to_a_running_container_is_in_it(node, running, tmp_path):
@@ -351,16 +197,9 @@ def test_what_a_container_does_by_itself_is_noticed(node, running, vmid, unprivi
     running(vmid, unprivileged=unprivileged)
     before = node.state(vmid)["pid"]
     inside(vmid, "systemctl is-system-running --wait; systemctl reboot")
-    _until(lambda: node.state(vmid)["pid"] not in (before, None))
+    until(lambda: node.state(vmid)["pid"] not in (before, None))
     inside(vmid, "systemctl is-system-running --wait; systemctl poweroff")
-    _until(lambda: node.state(vmid)["status"] == "stopped")
-
-
-def _until(true, limit_s=30):
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: node.state(vmid)["status"] == "stopped")
 
 
 def test_pct_ends_as_on_proxmox(node, running):
