@@ -245,9 +245,8 @@ def _remove(job: Job, guest: Guest | None) -> tuple[Guest | None, Guest | None, 
     if guest is None:
         return None, None, False
     if guest.status == "running" and not job.params["force"]:
-        raise RingmasterError(
-            f"Container {guest.vmid} on node {guest.node} is running.", "Stop it first (state: stopped), or give force: true."
-        )
+        what = f"Container {guest.vmid} on node {guest.node} is running, and is not removed."
+        raise RingmasterError(what, "Stop it first (state: stopped), or give force: true.")
     _refuse_locked(job, guest)
     if truth(guest.config.get("protection", "0")):
         raise RingmasterError(f"Container {guest.vmid} is protected.", "Take the protection away first: extra: {protection: false}.")

@@ -8,15 +8,17 @@ Only what fakepve does not do by itself is here; what it gets wrong is in the co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.ringmaster.gpu.plugins.module_utils import pve_apply, pve_client, pve_guest
 from ansible_collections.ringmaster.gpu.plugins.modules import proxmox_container, proxmox_container_info
-from fakepve import FakePve
+from fakepve import FakePve, settle
 from fakepve.certs import make_cert
 
 TEMPLATE = "local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst"
@@ -75,6 +77,12 @@ class Lab:
         self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function, *arguments)
 
     def close(self) -> None:
+        async def end():
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await settle()
+
+        self.call(end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(30)
         self.loop.close()
@@ -121,3 +129,14 @@ def calls(pve: FakePve, *methods: str) -> list[tuple[str, str, dict[str, str]]]:
 
 def writes(pve: FakePve) -> list[tuple[str, str, dict[str, str]]]:
     return calls(pve, "POST", "PUT", "DELETE")
+
+
+@contextlib.contextmanager
+def served(lab: Lab) -> Iterator[FakePve]:
+    """A fresh fake for one test, its answers settled when it ends."""
+    pve = lab.start()
+    try:
+        yield pve
+    finally:
+        lab.call(settle())
+        lab.call(pve.stop())
