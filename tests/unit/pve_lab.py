@@ -140,3 +140,10 @@ def served(lab: Lab) -> Iterator[FakePve]:
     finally:
         lab.call(settle())
         lab.call(pve.stop())
+
+
+def reroute(pve, method, suffix, function):
+    """Let FUNCTION answer a route that the fake has bound already."""
+    for route in pve.runner.app.router.routes():
+        if route.method == method and route.resource.canonical.endswith(f"/nodes/{{node}}{suffix}"):
+            route._handler = pve._lxc_handler(function)

@@ -9,7 +9,7 @@ import copy
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from pve_lab import GPU, SECRETS, WHOLE, Lab, calls, info, login, run, served, writes
+from pve_lab import GPU, SECRETS, WHOLE, Lab, calls, info, login, reroute, run, served, writes
 
 TOKEN, OTHER = SECRETS
 MODELS, CACHE = WHOLE["mounts"]
@@ -59,13 +59,6 @@ def knowable(config):
     config["rootfs"].pop("volume")
     config["extra"] = {key: text for key, text in config["extra"].items() if not key.startswith("unused")}
     return config
-
-
-def reroute(pve, method, suffix, function):
-    """Let FUNCTION answer a route that the fake has bound already."""
-    for route in pve.runner.app.router.routes():
-        if route.method == method and route.resource.canonical.endswith(f"/nodes/{{node}}{suffix}"):
-            route._handler = pve._lxc_handler(function)
 
 
 # Creating
