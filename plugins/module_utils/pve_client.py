@@ -8,6 +8,8 @@ that nobody maintains; who wants SSH delegates the task to the node."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -45,6 +47,7 @@ ENVIRONMENT = {
     "ca_path": ("PROXMOX_CA_PATH", {"type": "path"}),
     "api_timeout": ("PROXMOX_API_TIMEOUT", {"type": "int", "default": 30}),
 }
+PVESH_MARGIN_S = 30  # that a call of pvesh takes beyond the task which it waits for
 UPID = re.compile(r"UPID:[^\s\"']+")
 
 
@@ -60,8 +63,7 @@ def missing(params: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 class Api:
-    """identity: as PVE compares it (`root@pam`, `root@pam!token`). host: what is asked, for messages. local: through pvesh, where a task
-    has ended when the call that starts it returns."""
+    """identity: as PVE compares it (`root@pam`, `root@pam!token`). host: what is asked, for messages. local: through pvesh."""
 
     def __init__(self, api: Any, identity: str, host: str, local: bool) -> None:
         self._api, self.identity, self.host, self.local = api, identity, host, local
@@ -106,9 +108,9 @@ class Api:
         """What a failed call answered after all, or its error."""
         text = error.content if isinstance(error.content, str) else str(error.content)
         if self.local:  # proxmoxer takes all that pvesh writes to its error output, warnings too, for a failure
-            task = UPID.search(text)
+            task = UPID.findall(text)
             if task or error.exit_code == 0:
-                return task.group(0) if task else None
+                return task[-1] if task else _json_at_the_end(text)
         fields = error.errors if isinstance(error.errors, dict) and not isinstance(error.errors.get("errors"), bytes) else {}
         raise explain(text, status=error.status_code, fields={str(name): str(value) for name, value in fields.items()}, **facts) from error
 
@@ -127,7 +129,7 @@ class Api:
 def connect(params: dict[str, Any], task_timeout_s: float = 0) -> Api:
     """The API that PARAMS name. Raises RingmasterError when it cannot be reached or does not accept them."""
     if not params["api_host"]:
-        return _local(max(params["api_timeout"], task_timeout_s + 30))
+        return _local(max(params["api_timeout"], task_timeout_s + PVESH_MARGIN_S))
     user, token = _identity(params)
     host = params["api_host"]
     where = f"https://{'[' + host + ']' if ':' in host.strip('[]') and not host.startswith('[') else host}:{params['api_port']}"
@@ -145,11 +147,22 @@ def connect(params: dict[str, Any], task_timeout_s: float = 0) -> Api:
         )
     except AuthenticationError as error:
         raise _login_error(error, facts) from error
+    except json.JSONDecodeError as error:
+        raise _no_pve(facts) from error
     except OSError as error:  # all that requests raises is one
         raise connection_error(error, facts) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _no_pve(facts) from error
     return Api(api, identity, where, local=False)
+
+
+def _json_at_the_end(text: str) -> Any:
+    """What pvesh printed after whatever else it printed, or None when that was no JSON."""
+    rows = text.splitlines()
+    for start in range(len(rows)):
+        with contextlib.suppress(ValueError):
+            return json.loads("\n".join(rows[start:]))
+    return None
 
 
 def _identity(params: dict[str, Any]) -> tuple[str, str]:
@@ -173,7 +186,7 @@ def _identity(params: dict[str, Any]) -> tuple[str, str]:
 
 
 def _local(timeout_s: float) -> Api:
-    if not shutil.which("pvesh", path=os.environ.get("PATH", "") + ":/usr/bin:/usr/sbin"):
+    if not shutil.which("pvesh"):
         raise RingmasterError(
             f"api_host is not given, and this machine ({os.uname().nodename}) is no node of Proxmox VE: it has no pvesh.",
             "Give api_host, or delegate the task to a node (delegate_to).",
@@ -222,6 +235,8 @@ def connection_error(error: Exception, facts: dict[str, str]) -> PveError:
     if requests is not None and isinstance(error, requests.exceptions.Timeout):
         remedy = "The node is slow or hangs: look at its load and at pveproxy; give more api_timeout if it is only slow."
         return PveError(f"{host} has not answered {call} in time (api_timeout).", remedy, kind="timeout")
+    if isinstance(error, ValueError):
+        return PveError(f"{host} cannot be an address.", "Check api_host.", kind="name")
     for words, what, remedy, kind in (
         ("refused", f"{host} refuses connections.", "Check api_host and api_port; is pveproxy running there?", "refused"),
         ("resol|Name or service|getaddrinfo", f"The name of {host} is not known.", "Check api_host.", "name"),

@@ -70,7 +70,7 @@ def run(api: Api, call: Callable[[], Any], *, node: str, vmid: int, kinds: tuple
     """The ended task that CALL started; None when the call did its work without one. kinds: the types of task that it may start.
 
     Raises TaskError, StillRunning, PveError."""
-    before = set() if api.local else {row["upid"] for row in newest(api, node, vmid)}
+    before = {row["upid"] for row in newest(api, node, vmid)}
     deadline_s = time.monotonic() + timeout_s
     try:
         upid = call()

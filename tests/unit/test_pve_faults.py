@@ -139,8 +139,9 @@ def test_a_certificate_file_that_is_not_there(root):
     fails({**root, "ca_path": "/nowhere/ca.pem"}, "ca_path: /nowhere/ca.pem cannot be read")
 
 
-def test_a_name_that_nobody_knows(root):
-    fails({**root, "api_host": "pve.invalid"}, "pve.invalid", "Check api_host")
+@pytest.mark.parametrize("host", ["pve.invalid", "no host", "https://pve1"])
+def test_a_name_that_nobody_knows(root, host):
+    fails({**root, "api_host": host}, host, "Check api_host")
 
 
 def test_slow(pve, root, made):
@@ -330,6 +331,7 @@ def test_a_creation_that_is_refused_leaves_nothing(pve, root, case):
 
 def test_a_number_taken_in_between_is_not_touched(pve, root, monkeypatch):
     """Somebody else's container has the number when ours is to be made: it stays."""
+
     def taken(*_arguments):
         pve.add_ct(101, name="theirs")
         raise TaskError("Could not reserve ID 101, already taken")
