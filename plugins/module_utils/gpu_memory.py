@@ -108,9 +108,10 @@ def held(before, after, pids):
 
 
 def wait_until_back(before, pids, timeout_s):
-    """(seconds until nothing that PIDS had is in use any more, None when that was not seen within TIMEOUT_S; held then; Memory then)."""
+    """(seconds until nothing that PIDS had is in use any more, None when that was not seen within TIMEOUT_S or there is no nvidia-smi;
+    held then; Memory then)."""
     if not before.gpus:
-        return (None if before.problem else 0.0), {}, before
+        return None, {}, before
     begun = time.monotonic()
     while True:
         now = read()

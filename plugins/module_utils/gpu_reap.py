@@ -129,8 +129,9 @@ def _end(container, first, servers, term_timeout_s, entries):
         _signal([target for target in chosen.values() if target.gets_term], signal.SIGTERM, entries)
         _await(chosen, term_timeout_s, "TERM", entries)
         again = gpu_worker_look.look(container)
-        _signal([target for target in chosen.values() if _is_still(target, again, servers, entries)], signal.SIGKILL, entries)
-        _await(chosen, KILL_TIMEOUT_S, "KILL", entries)
+        stubborn = {key: target for key, target in chosen.items() if _is_still(target, again, servers, entries)}
+        _signal(stubborn.values(), signal.SIGKILL, entries)
+        _await(stubborn, KILL_TIMEOUT_S, "KILL", entries)
         if chosen:
             last, servers = gpu_worker_look.look(container), ()  # only what was live in the beginning is ended by force
     return last
@@ -142,7 +143,9 @@ def _is_still(target, found, servers, entries):
         return False
     now = next((worker for worker in found.workers if worker.key == target.key), None)
     if target.server is None:
-        return now is not None and now.group == gpu_workers.ORPHANED
+        # What an orphan had started stays its own when the orphan has gone first, and nothing tells it from a stranger any more.
+        classes = (gpu_workers.ORPHANED,) if target.worker.role else (gpu_workers.ORPHANED, gpu_workers.FOREIGN)
+        return now is not None and now.group in classes and now.process.state != "D"
     # Of a server that was to be ended anything is, whether its launcher still runs or not, unless it is another server's now.
     return now is None or now.server is None or any(now.server == pid for pid, _start in servers)
 
@@ -194,25 +197,27 @@ def _entry(target, found):
 
 def _left(found, entries, gone):
     """[{pid, title, class, why, advice}] of what is there after all, by the last Look; GONE: keys of those that went or would."""
-    rows = {}
+    rows = []
     for worker in found.workers:
         entry = entries.get(worker.key)
-        if worker.key in gone and (entry is None or entry["ended_by"]):
-            continue
-        why = (entry or {}).get("why") or worker.reason
-        rows[worker.key] = _row(worker.process, found, worker.group, why)
+        if worker.key not in gone or (entry and not entry["ended_by"]):
+            rows.append(_row(worker.process, found, worker, entry))
+    known = {worker.key for worker in found.workers}
     for key, entry in entries.items():
         process = procfs.read(entry["pid"])
-        if key not in rows and not entry["ended_by"] and process is not None and process.start == key[1]:
-            group = gpu_workers.UNKILLABLE if process.state == "D" else entry["class"]
-            rows[key] = _row(process, found, group, entry["why"] or f"state {process.state} after {' and '.join(entry['signals'])}")
-    return list(rows.values())
+        if key not in known and not entry["ended_by"] and process is not None and process.start == key[1]:
+            rows.append(_row(process, found, None, entry))
+    return rows
 
 
-def _row(process, found, group, why):
+def _row(process, found, worker, entry):
     title = gpu_workers.title(process, found.view.words.get(process.pid))
-    advice = "Run as root (become: true)." if why == _NOT_PERMITTED else gpu_workers.ADVICE.get(group)
-    return {"pid": process.pid, "title": title, "class": group, "why": why, "advice": advice}
+    row = {"pid": process.pid, "title": title, "class": worker.group if worker else entry["class"], "why": None, "advice": None}
+    if entry and entry["why"]:
+        return {**row, "why": entry["why"], "advice": "Run as root (become: true)."}
+    if worker:
+        return {**row, "why": worker.reason, "advice": worker.advice}
+    return {**row, "why": f"it is in state {process.state} after {' and '.join(entry['signals']) or 'no signal'}"}
 
 
 def _gpus(before, after, held):

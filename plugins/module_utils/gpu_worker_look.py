@@ -112,7 +112,7 @@ def told(worker, view, memory):
         "pids_inside": _inner_pids(pid),
         "class": worker.group,
         "reason": worker.reason,
-        "advice": gpu_workers.ADVICE.get(worker.group) if worker.nodes or worker.group == gpu_workers.UNKILLABLE else None,
+        "advice": worker.advice,
         "role": worker.role,
         "title": gpu_workers.title(process, view.words.get(pid)),
         "program": gpu_workers.program(process, view.words.get(pid)),

@@ -60,7 +60,7 @@ _OTHERS = {
 _SUPERVISOR = re.compile(r"(?:.*/)?ringmaster-[0-9a-f]+\.pyz")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 RESET = "nvidia-smi --gpu-reset -i INDEX once nothing uses them, or reboot the node"
-ADVICE = {
+_ADVICE = {
     UNKILLABLE: f"No signal ends it: it waits inside the kernel, as a rule in the driver. If it stays, reset its GPUs ({RESET}).",
     DEFUNCT: f"Its threads hold what it had open until they end. Look what they wait for; if they wait in the driver: {RESET}.",
 }
@@ -102,6 +102,11 @@ class Worker(NamedTuple):
     def key(self):
         """What names a process for good."""
         return self.process.pid, self.process.start
+
+    @property
+    def advice(self):
+        """What a person can do where the reaper can do nothing; None where there is nothing to do."""
+        return None if self.group == DEFUNCT and not self.threads else _ADVICE.get(self.group)
 
 
 def judge(view, wanted=lambda place: True):

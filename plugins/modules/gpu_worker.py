@@ -157,7 +157,8 @@ gpus:
       description: What was not given back of the memory that the ended processes had.
       type: int
 released_after_s:
-  description: Seconds until the memory was back; none when nothing was ended or it did not come back.
+  description: Seconds until the memory was back; none when nothing was ended, it did not come back, or there is no
+    C(nvidia-smi).
   returned: success
   type: float
 workers:
