@@ -58,15 +58,17 @@ def _result(job: Job, before: Guest | None, after: tuple[Guest | None, Guest | N
 
 def _settled(job: Job, guest: Guest | None) -> Guest | None:
     """GUEST, after a creation of it that is still going on (of an earlier call that was cut off) has ended."""
-    if guest is None or guest.lock != "create" or job.check_mode:
+    if guest is None or not guest.lock:
         return guest
     row = pve_tasks.active(job.api, guest.node, guest.vmid)
-    if row is None:
+    if row and (guest.lock != "create" or job.check_mode):
         return guest
-    try:
-        job.tasks.append(pve_tasks.wait(job.api, row["upid"], time.monotonic() + job.timeout_s, job.timeout_s))
-    except pve_tasks.TaskError as error:
-        job.note([f"An earlier creation of container {guest.vmid} failed meanwhile. {error}"])
+    if row:
+        try:
+            job.tasks.append(pve_tasks.wait(job.api, row["upid"], time.monotonic() + job.timeout_s, job.timeout_s))
+        except pve_tasks.TaskError as error:
+            job.note([f"An earlier creation of container {guest.vmid} failed meanwhile. {error}"])
+    # Without a task, too: it may have ended just now, and its lock with it.
     return find(job.api, guest.vmid, guest.node, job.params["pool"])
 
 

@@ -112,7 +112,7 @@ def _look(api: Api, row: dict[str, Any], with_addresses: bool) -> dict[str, Any]
         if with_addresses and guest.status == "running":
             found["addresses"] = addresses(api, guest)
     except PveError as error:  # one node that is down does not hide the others
-        if error.kind != "http" or error.status == 401:
+        if error.kind in ("refused", "name", "tls") or error.status == 401:
             raise
         return {**found, "status": "unknown", "problem": str(error)}
     return {**found, "status": guest.status, "lock": guest.lock, **shown(guest)}
