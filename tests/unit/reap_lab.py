@@ -34,7 +34,7 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_holders,
 """
 # argv: what it is called ("-": keeps its name), nodes to open, and words: fork (the starter ends), child (one more,
 # called tool), stubborn (the child ignores TERM), ignore (TERM), close (maps the nodes and closes them), exit (the first thread ends)
-_PROCESS = """
+PROCESS = """
 import ctypes, os, signal, socket, subprocess, sys, threading, time
 sys.path.insert(0, os.environ["LAB_STANDIN"])
 from sglang.procs import set_title
@@ -61,7 +61,7 @@ if "exit" in words:
 time.sleep(600)
 """
 # A launcher as SGLang's: started as `python -m sglang.launch_server`, ends its workers when it gets TERM. argv: ranks, words
-_LAUNCHER = """
+LAUNCHER = """
 import os, signal, socket, subprocess, sys, time
 ranks, words = int(sys.argv[1]), sys.argv[2].split()
 nodes = [f"/dev/nvidia{rank} /dev/nvidiactl" for rank in range(ranks)]
@@ -92,7 +92,7 @@ def environment():
         **os.environ,
         "PYTHONPATH": f"{ROOT}/collections:{ROOT}/tests/unit",
         "LAB_STANDIN": str(ROOT / "roles" / "lab" / "files" / "standin"),
-        "LAB_PROCESS": _PROCESS,
+        "LAB_PROCESS": PROCESS,
     }
 
 
@@ -111,7 +111,7 @@ def run(code, timeout_s=60):
 
 def start(title, nodes="/dev/nvidia0 /dev/nvidiactl", words=""):
     """pid of a process called TITLE that has NODES open. With `fork` among WORDS its starter is gone: it is an orphan."""
-    command = [sys.executable, "-S", "-E", "-c", _PROCESS, title, nodes, words]
+    command = [sys.executable, "-S", "-E", "-c", PROCESS, title, nodes, words]
     starter = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment()
     )
@@ -151,7 +151,7 @@ def server(ranks=1, words="listen"):
     place = Path("/dev/lab/sglang")
     place.mkdir(parents=True, exist_ok=True)
     (place / "__init__.py").touch()
-    (place / "launch_server.py").write_text(_LAUNCHER, encoding="utf-8")
+    (place / "launch_server.py").write_text(LAUNCHER, encoding="utf-8")
     launcher = subprocess.Popen(
         [sys.executable, "-m", "sglang.launch_server", str(ranks), words],
         stdin=subprocess.DEVNULL,

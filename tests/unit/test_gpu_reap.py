@@ -271,6 +271,7 @@ def test_what_goes_into_state_d_during_the_reaping_is_left_and_told():
 def test_another_users_orphan_fails_with_what_to_do_an_own_one_is_ended():
     roots, own, alive, result, again = run(
         """
+        import encodings.ascii  # where the interpreter is out of that user's reach, nothing can be loaded later
         roots, own = lab.orphan(), lab.orphan_of(65534, "sglang::scheduler_TP1")
         reading, writing = os.pipe()
         if os.fork() == 0:
