@@ -32,21 +32,24 @@ _GATHERING = re.compile(
     r"user@.*|ssh(?:d)?(?:@.*)?\.service|(?:(?:serial|container|console)-)?getty.*|session-.*\.scope|init\.scope|crond?\.service|atd\.service"
     r"|(?:docker|containerd|podman|lxc.*)\.service"
 )
-_UNCLEAR = "unclear"
+UNCLEAR = "unclear"
 LXC_PATHS = ("/var/lib/lxc",)
 _PVE = "/etc/pve"
 
 
 class Place(NamedTuple):
     """Where a process runs. `kind` (lxc, docker, podman, cri, kubernetes, nspawn, machine) and `name` of its container, both None on the
-    machine itself; kind "unclear" where the hierarchies contradict each other. `unit`: its systemd unit, inside the container if there is
-    one. `cell`: the unit's whole path, the same for two processes exactly when they are of one unit; None where the unit gathers what has
-    nothing to do with each other (a login session, sshd, cron)."""
+    machine itself; kind "unclear" where the hierarchies contradict each other or nothing can be seen. `unit`: its systemd unit, inside the
+    container if there is one. `cell`: the unit's whole path, the same for two processes exactly when they are of one unit; None where the
+    unit gathers what has nothing to do with each other (a login session, sshd, cron)."""
 
     kind: str | None
     name: str | None
     unit: str | None
     cell: str | None
+
+
+NOWHERE = Place(UNCLEAR, None, None, None)
 
 
 def place(text, outside=()):
@@ -55,7 +58,7 @@ def place(text, outside=()):
     found = [(path, _CONTAINER.search(path)) for path in paths]
     named = {(match.lastgroup, match[match.lastgroup]) for _path, match in found if match}
     if len(named) > 1:
-        return Place(_UNCLEAR, " or ".join(sorted(name for _kind, name in named)), None, None)
+        return Place(UNCLEAR, " or ".join(sorted(name for _kind, name in named)), None, None)
     kind, name = named.pop() if named else (None, None)
     for path, match in found:
         if name is not None and match is None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from . import containers, gpu_holders, gpu_memory, gpu_worker_look, gpu_workers, procfs
 from .errors import RingmasterError
 
-KILL_TIMEOUT_S = 5.0  # what KILL has not ended by then waits in the kernel
+KILL_TIMEOUT_S = 15.0  # the driver can take seconds to clear the memory of a process that ends
 _ROUNDS = 4  # a server that is ended by force can leave orphans of its own
 _CONFIRM_S = 0.3  # a server that is just ending has workers without a launcher, too, for a moment
 _POLL_S = 0.05
@@ -82,9 +82,9 @@ def reap(
     released_after_s, wedged, notes, seen, failure (RingmasterError or None), diff {before, after}}. Raises RingmasterError when there is no
     such container.
     """
-    first = last = gpu_worker_look.look(container)
-    gpu_worker_look.check_container(container, first, lxc_paths)
     before = after = gpu_memory.read()
+    first = last = gpu_worker_look.look(container, before.by_pid())
+    gpu_worker_look.check_container(container, first, lxc_paths)
     told = [gpu_worker_look.told(worker, first.view, before.by_pid()) for worker in first.workers]
     servers = live_servers(first) if force else set()
     entries, released_s, held = {}, None, {}

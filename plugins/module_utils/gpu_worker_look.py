@@ -16,7 +16,7 @@ from . import containers, gpu_holders, gpu_workers, procfs, server_trees
 from .errors import RingmasterError
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # the kernel's number for the one that the machine was started in
-_STUCK_LOOKS, _STUCK_PAUSE_S = 3, 0.3  # a process that reads a disk is in state D, too, for a moment
+_STUCK_LOOKS, _STUCK_PAUSE_S = 3, 0.3
 _LISTEN = "0A"
 
 
@@ -30,8 +30,9 @@ class Look(NamedTuple):
     outside: bool
 
 
-def look(container=None):
-    """A Look at CONTAINER: its name, "" for what is in none, None for everything."""
+def look(container=None, known=()):
+    """A Look at CONTAINER: its name, "" for what is in none, None for everything. KNOWN: pids of which the driver says that they use a GPU,
+    which counts also where their nodes have other names."""
     outside = containers.root(containers.read(1))
     pids = gpu_holders.user_processes()
     scan = gpu_holders.Scan(pids)  # goes on beside the next lines
@@ -40,25 +41,18 @@ def look(container=None):
     holders = scan.result()
     _add(set(holders.nodes) - set(table), table, words)
     _find_parents(table, words)
-    view = _view(table, words, holders.nodes, outside)
+    nodes = {**dict.fromkeys(known, []), **holders.nodes}
+    for pid, process in table.items():
+        if not nodes.get(pid) and (pid in nodes or gpu_workers.role_of(process, words.get(pid))):
+            mapped = gpu_holders.mapped(pid)
+            if mapped:
+                nodes[pid] = mapped
+    view = _view(table, words, nodes, outside)
 
     def wanted(place):
-        return container is None or (place.kind != "unclear" and (place.name or "") == container)
+        return container is None or (place.kind != containers.UNCLEAR and (place.name or "") == container)
 
-    for pid, process in table.items():
-        if pid not in holders.nodes and gpu_workers.role_of(process, words.get(pid)):
-            nodes = gpu_holders.mapped(pid)
-            holders.nodes.update({pid: nodes} if nodes else {})
     workers = gpu_workers.judge(view, wanted)
-    for _again in range(_STUCK_LOOKS):
-        stuck = [worker.process.pid for worker in workers if worker.group == gpu_workers.UNKILLABLE]
-        if not stuck:
-            break
-        time.sleep(_STUCK_PAUSE_S)
-        for pid in stuck:
-            table.pop(pid)
-        _add(stuck, table, words)
-        workers = gpu_workers.judge(view, wanted)
     # Some sandboxes hide the machine's first process from everybody; it holds no GPU.
     hidden = [pid for pid in holders.hidden if pid != 1 and pid in table and wanted(view.place(pid))]
     return Look(workers, view, hidden, not is_machine())
@@ -170,12 +164,20 @@ def _find_parents(table, words):
 
 
 def _view(table, words, nodes, outside):
-    places = {}
+    places, stuck = {}, []
+    has_cgroups = bool(containers.read("self"))
 
     def place(pid):
         if pid not in places:
-            places[pid] = containers.place(containers.read(pid), outside)
+            text = containers.read(pid)
+            # What cannot be read, or is gone, is in no known place, least of all on the machine itself.
+            places[pid] = containers.place(text, outside) if text or not has_cgroups else containers.NOWHERE
         return places[pid]
+
+    def is_stuck(pid):
+        if not stuck:  # all that are in state D at once, at the first question
+            stuck.append(_watch([one for one in table.values() if one.state == "D"]))
+        return pid in stuck[0]
 
     return gpu_workers.View(
         table=table,
@@ -184,9 +186,23 @@ def _view(table, words, nodes, outside):
         place=place,
         is_init=lambda pid: pid == 1 or _inner_pids(pid)[-1:] == [1],
         runs_python=lambda pid: _runs_python(pid, words),
+        is_stuck=is_stuck,
         listens=lambda launcher: _listens(launcher, table, words),
         threads=gpu_holders.live_threads,
     )
+
+
+def _watch(processes):
+    """Pids of those of PROCESSES that stay in state D and do not move: one that only reads a disk does."""
+    first = {process.pid: (process, procfs.bytes_read(process.pid)) for process in processes}
+    for _again in range(_STUCK_LOOKS):
+        time.sleep(_STUCK_PAUSE_S if first else 0.0)
+        for pid, (former, had_read) in list(first.items()):
+            now = procfs.read(pid)
+            moved = now is None or now[2:] != former[2:] or procfs.bytes_read(pid) != had_read
+            if moved:
+                del first[pid]
+    return set(first)
 
 
 def _runs_python(pid, words):

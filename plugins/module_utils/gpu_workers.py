@@ -70,7 +70,8 @@ class View(NamedTuple):
     """What one look saw. The functions cost something, and are asked about few processes only.
 
     table {pid: Process}; words {pid: its arguments} of those that live; nodes {pid: [/dev/nvidia*]}. place(pid): its Place.
-    is_init(pid): whether it is process 1 of its container or of the machine. runs_python(pid): whether it is, or has inside, a Python
+    is_init(pid): whether it is process 1 of its container or of the machine. is_stuck(pid): whether it stays in state D and does not move,
+    as one does that only reads a disk. runs_python(pid): whether it is, or has inside, a Python
     interpreter. listens(launcher): whether its server has a TCP port open, None where that is hidden. threads(pid): of
     gpu_holders.live_threads.
     """
@@ -80,6 +81,7 @@ class View(NamedTuple):
     nodes: dict
     place: Callable
     is_init: Callable
+    is_stuck: Callable
     runs_python: Callable
     listens: Callable
     threads: Callable
@@ -184,18 +186,18 @@ def _group(process, place, launchers, view):
     if not workers:
         return FOREIGN, _stranger(process, view.words.get(process.pid)), None
     worker = workers[-1]
-    if lost and chain[-1] is worker:
-        return FOREIGN, f"its parent, pid {worker.ppid}, could not be seen", None
-    parent = view.table.get(worker.ppid)
-    if parent is not None and not _adopted(worker, parent, view):
+    if chain[-1] is worker:  # an orphan has a parent, even if only process 1
+        return FOREIGN, f"its parent, pid {worker.ppid}, cannot be seen" if lost else "its parent is outside of this container", None
+    parent = view.table[worker.ppid]
+    if not _adopted(worker, parent, view):
         return FOREIGN, f"it works for another program that lives: {_called(parent, view)}", None
     fellow = next((pid for pid in sorted(launchers) if place.cell is not None and view.place(pid).cell == place.cell), None)
     if fellow is not None:
         return _of_server(fellow, f"no launcher is its parent, but there is one in its unit {place.unit}; ", view)
     whose = "" if worker is process else f"started by the orphan pid {worker.pid}; "
-    gone = "its launcher is gone" if parent is None else f"its launcher is gone, its parent is {_called(parent, view)}"
-    if process.state == "D":
-        return UNKILLABLE, f"{whose}{gone}; it waits in the kernel (state D)", None
+    gone = f"its launcher is gone, its parent is {_called(parent, view)}"
+    if process.state == "D" and view.is_stuck(process.pid):
+        return UNKILLABLE, f"{whose}{gone}; it waits in the kernel (state D) and does not move", None
     return ORPHANED, f"{whose}{gone}", None
 
 

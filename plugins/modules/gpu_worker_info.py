@@ -194,9 +194,9 @@ def argument_spec():
 
 def gather(container, wedged_over_s, lxc_paths):
     """What the module returns. Raises RingmasterError for a CONTAINER that there is not."""
-    found = gpu_worker_look.look(container)
-    gpu_worker_look.check_container(container, found, lxc_paths)
     memory = gpu_memory.read()
+    found = gpu_worker_look.look(container, memory.by_pid())
+    gpu_worker_look.check_container(container, found, lxc_paths)
     wedged, note = gpu_memory.wedged(memory, wedged_over_s)
     return {
         "workers": [gpu_worker_look.told(worker, found.view, memory.by_pid()) for worker in found.workers],

@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.ringmaster.gpu.plugins.module_utils import containers, gpu_memory, gpu_reap, gpu_worker_look, gpu_workers, procfs
 
 DATA = yaml.safe_load((Path(__file__).parent / "data" / "gpu_workers.yml").read_text(encoding="utf-8"))
-KEYS = {"pid", "is", "of", "comm", "runs", "session", "state", "in", "holds", "init", "python", "listens", "threads"}
+KEYS = {"pid", "is", "of", "comm", "runs", "session", "state", "in", "holds", "init", "python", "listens", "threads", "moves"}
 
 
 def rows(case):
@@ -36,6 +36,7 @@ def view(case):
         nodes={pid: [f"/dev/{name}" for name in row["holds"]] for pid, row in found.items() if row.get("holds")},
         place=lambda pid: containers.place(f"0::{found[pid].get('in', '/lxc/101/ns')}\n"),
         is_init=lambda pid: found[pid].get("init", False),
+        is_stuck=lambda pid: not found[pid].get("moves", False),
         runs_python=lambda pid: found[pid].get("python", words.get(pid, [""])[0].rpartition("/")[2].startswith("python")),
         listens=lambda pid: found[pid].get("listens", False),
         threads=lambda pid: found[pid].get("threads", []),
