@@ -199,7 +199,8 @@ def resolve(seen, gpus):
             if name in seen.nodes:
                 devices.append(os.path.join(DEV, name))
             elif needed:
-                missing.append({"asked": os.path.join(seen.dev, name), "why": "it is missing, and CUDA does not start without it (nvidia-modprobe makes it)"})
+                why = "it is missing, and CUDA does not start without it (nvidia-modprobe makes it)"
+                missing.append({"asked": os.path.join(seen.dev, name), "why": why})
         devices += [os.path.join(DEV, name) for name in sorted(seen.nodes, key=_by_number) if name.startswith(CAPS + "/")]
     if driver is None:
         problems.append("The NVIDIA kernel module is not loaded." if seen.version is None else "The driver's version cannot be read.")
