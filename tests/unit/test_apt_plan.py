@@ -1,0 +1,138 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What apt_plan reads out of apt's own words, the choices it makes, and the real apt of this machine asked for nothing and for nonsense."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_plan
+
+STEPS = """\
+NOTE: This is only a simulation!
+Inst libcuda1 [580.95.05-1] (580.105.08-1 NVIDIA:1.0 [amd64]) []
+Inst nvidia-kernel-open-dkms (580.105.08-1 NVIDIA:1.0 [amd64])
+Remv nvidia-kernel-dkms [580.95.05-1]
+Conf libcuda1 (580.105.08-1 NVIDIA:1.0 [amd64])
+"""
+POLICY = """\
+nvidia-driver-cuda:
+  Installed: 580.95.05-1
+  Candidate: 580.105.08-1
+  Version table:
+     590.48.01-1 500
+        500 file:/repo  Packages
+     580.105.08-1 1001
+        500 file:/repo  Packages
+ *** 580.95.05-1 100
+        100 /var/lib/dpkg/status
+linux-headers-generic:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+proxmox-headers-6.8.12-4-pve:
+  Installed: (none)
+  Candidate: 6.8.12-4
+  Version table:
+     6.8.12-4 500
+        500 file:/repo  Packages
+"""
+KNOWN = {
+    "nvidia-driver-cuda": ["590.48.01-1", "580.105.08-1", "580.95.05-1"],
+    "linux-headers-generic": [],
+    "proxmox-headers-6.8.12-4-pve": ["6.8.12-4"],
+}
+UNMET = """\
+Reading package lists...
+Some packages could not be installed. This may mean that you have
+requested an impossible situation.
+The following packages have unmet dependencies:
+ nvidia-driver-cuda : Depends: libcuda1 (= 585.1-1) but 580.105.08-1 is to be installed
+W: a warning
+E: Unable to correct problems, you have held broken packages.
+"""
+
+
+def test_steps():
+    assert apt_plan.parse_steps(STEPS) == [
+        {"name": "libcuda1", "action": "change", "before": "580.95.05-1", "after": "580.105.08-1"},
+        {"name": "nvidia-kernel-open-dkms", "action": "install", "before": None, "after": "580.105.08-1"},
+        {"name": "nvidia-kernel-dkms", "action": "remove", "before": "580.95.05-1", "after": None},
+    ]
+
+
+def test_versions_that_there_are():
+    assert apt_plan.parse_policy(POLICY) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "specs", "unknown"),
+    [
+        ("nvidia-driver-cuda=580.105.08-*", [], ["nvidia-driver-cuda=580.105.08-*"], []),
+        ("nvidia-driver-cuda=580.105", [], [], ["nvidia-driver-cuda=580.105"]),
+        ("linux-headers-generic", [], [], ["linux-headers-generic"]),
+        ("pve-headers-6 | proxmox-headers-6.8.12-4-pve", [], ["proxmox-headers-6.8.12-4-pve"], []),
+        ("nvidia-driver-cuda | proxmox-headers-6.8.12-4-pve", ["proxmox-headers-6.8.12-4-pve"], ["proxmox-headers-6.8.12-4-pve"], []),
+        ("nvidia-driver-cuda | proxmox-headers-6.8.12-4-pve", [], ["nvidia-driver-cuda"], []),
+    ],
+)
+def test_a_choice_of_what_there_is(wanted, installed, specs, unknown):
+    assert apt_plan.choose([wanted], KNOWN, set(installed)) == (specs, unknown)
+
+
+def test_installed_and_held():
+    text = "libcuda1:amd64\t580.1-1\thold\tinstalled\ngone\t1\tdeinstall\tconfig-files\n\nbash\t5\tinstall\tinstalled\n"
+    assert apt_plan.parse_installed(text) == [
+        {"name": "libcuda1:amd64", "version": "580.1-1", "held": True},
+        {"name": "bash", "version": "5", "held": False},
+    ]
+
+
+def test_the_state_afterwards_and_what_speaks_against_it():
+    installed = [
+        {"name": "libcuda1:amd64", "version": "580.95.05-1", "held": True},
+        {"name": "nvidia-kernel-dkms", "version": "580.95.05-1", "held": True},
+    ]
+    steps = apt_plan.parse_steps(STEPS)
+    assert apt_plan.after(steps, installed) == [
+        {"name": "libcuda1:amd64", "version": "580.105.08-1", "held": True},
+        {"name": "nvidia-kernel-open-dkms", "version": "580.105.08-1", "held": False},
+    ]
+    assert apt_plan.judge(steps, installed, [], ["nvidia-*"]) == []
+    assert apt_plan.judge(steps, installed, [], ["libcuda1"]) == ["it would remove nvidia-kernel-dkms 580.95.05-1"]
+    assert apt_plan.judge(steps, installed, ["libcuda1", "x"], ["*"]) == ["libcuda1 would be installed"]
+
+
+def test_aptitudes_reason_in_one_line():
+    assert apt_plan.refusal(UNMET) == (
+        "nvidia-driver-cuda : Depends: libcuda1 (= 585.1-1) but 580.105.08-1 is to be installed; "
+        "Unable to correct problems, you have held broken packages."
+    )
+    assert "--configure -a" in apt_plan.refusal(
+        "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n"
+    )
+    assert apt_plan.refusal("") == "apt-get gave no reason"
+
+
+needs_apt = pytest.mark.skipif(not all(map(shutil.which, ["apt-get", "apt-cache", "dpkg-query"])), reason="needs apt")
+
+
+@needs_apt
+def test_the_real_apt_is_asked_for_what_is_there():
+    found = apt_plan.plan(["dpkg"], ["dpkg", "libapt-pkg*"])
+    assert (found["unknown"], found["conflicts"], found["specs"]) == ([], [], ["dpkg"])
+    assert [row["name"].partition(":")[0] for row in found["installed"]][0] == "dpkg"
+    assert apt_plan.plan(["no-such-package-here | nor-this"], [])["unknown"] == ["no-such-package-here | nor-this"]
+
+
+@needs_apt
+def test_preferences_are_tried_beside_those_that_are_there(tmp_path):
+    (tmp_path / "other").write_text("Package: dpkg\nPin: version 0.1\nPin-Priority: 1\n")
+    (tmp_path / "own").write_text("nonsense that would make apt fail\n")
+    found = apt_plan.plan(["dpkg"], ["dpkg"], preferences="Package: dpkg\nPin: version 9*\nPin-Priority: 1001\n", preferences_file="/x/own",
+                          folder=str(tmp_path))  # fmt: skip
+    assert found["conflicts"] == []
+    with pytest.raises(Exception, match=r"apt-cache fails.*own"):
+        apt_plan.plan(["dpkg"], ["dpkg"], preferences="Package: dpkg\n", preferences_file="/x/new", folder=str(tmp_path))
