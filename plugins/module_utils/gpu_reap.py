@@ -166,7 +166,8 @@ def _await(chosen, timeout_s, by, entries):
     while waiting:
         for key, target in list(waiting.items()):
             if _is_gone(target.process):
-                entries[key].update(ended_by=by, ended_after_s=round(time.monotonic() - begun, 2))
+                by_whom = by if entries[key]["signals"] or target.server else "itself"
+                entries[key].update(ended_by=by_whom, ended_after_s=round(time.monotonic() - begun, 2))
                 del waiting[key]
         if time.monotonic() - begun > timeout_s:
             return
@@ -254,7 +255,11 @@ def _message(where, result, only_say):
         return f"{where}: no GPU worker to reap"
     names = ", ".join(f"pid {entry['pid']} {entry['title']}" + ("" if only_say else f" ({entry['ended_by']})") for entry in reaped)
     back = "" if result["released_after_s"] is None else f"; their memory was back after {result['released_after_s']:g} s"
-    return f"{where}: {'would end' if only_say else 'ended'} {len(reaped)} processes: {names}{back}"
+    return f"{where}: {'would end' if only_say else 'ended'} {_count(reaped, 'process', 'es')}: {names}{back}"
+
+
+def _count(rows, noun, plural="s"):
+    return f"{len(rows)} {noun}{'' if len(rows) == 1 else plural}"
 
 
 def _failure(where, result):
@@ -264,7 +269,9 @@ def _failure(where, result):
     if bad:
         names = "; ".join(f"pid {row['pid']} {row['title']}, {row['class']}: {row['why']}" for row in bad)
         remedies = list(dict.fromkeys(row["advice"] for row in bad if row["advice"]))
-        return RingmasterError(f"{where}: {len(bad)} GPU workers could not be ended: {names}.", " ".join(remedies) or "Look at it again.")
+        return RingmasterError(
+            f"{where}: {_count(bad, 'GPU worker')} could not be ended: {names}.", " ".join(remedies) or "Look at it again."
+        )
     held = ", ".join(f"GPU {gpu['index']}: {gpu['held_mib']} MiB" for gpu in result["gpus"] if gpu["held_mib"])
     if held:
         what = f"{where}: the processes have ended, but memory that they had is still in use ({held})."

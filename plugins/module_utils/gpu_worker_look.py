@@ -71,7 +71,7 @@ def seen(found):
         return {"complete": False, "why": "/proc hides the processes of other users (hidepid): run as root (become: true)"}
     if found.hidden:
         remedy = "run as root (become: true)" if os.geteuid() else "the kernel refuses it here, as it does inside a sandbox"
-        return {"complete": False, "why": f"the open files of {len(found.hidden)} processes cannot be seen: {remedy}"}
+        return {"complete": False, "why": f"the open files of some processes ({len(found.hidden)}) cannot be seen: {remedy}"}
     return {"complete": True, "why": ""}
 
 

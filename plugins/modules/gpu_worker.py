@@ -82,7 +82,7 @@ msg:
   description: What was ended, in a sentence.
   returned: success
   type: str
-  sample: "container 101: ended 1 processes: pid 4001 sglang::scheduler_TP0 (TERM); their memory was back after 1.2 s"
+  sample: "container 101: ended 1 process: pid 4001 sglang::scheduler_TP0 (TERM); their memory was back after 1.2 s"
 reaped:
   description: Processes that were signalled, or would be; with O(force) also those of a server that ended with their launcher.
   returned: success
@@ -106,7 +106,7 @@ reaped:
       type: list
       elements: str
     ended_by:
-      description: After which of them it was gone; none when it is still there.
+      description: After which of them it was gone, its own or its launcher's; V(itself) without any, none when it is still there.
       type: str
     ended_after_s:
       description: Seconds after that signal.

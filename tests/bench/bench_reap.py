@@ -47,29 +47,30 @@ os.write(1, b"ready")
 signal.pause()
 """
 TIMED = """
-import json, sys, time
+import json, os, sys, time
 from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_holders, gpu_worker_look
-begun = time.perf_counter()
+begun, cpu = time.perf_counter(), sum(os.times()[:4])
 if sys.argv[1] == "scan":
     found = gpu_holders.scan().nodes
 else:
     found = gpu_worker_look.look().view.nodes
-print(json.dumps([time.perf_counter() - begun, sorted(found)]))
+print(json.dumps([time.perf_counter() - begun, sum(os.times()[:4]) - cpu, sorted(found)]))
 """
 
 
 def ours(what):
-    """(seconds, pids of holders) of one scan or look, in an interpreter of its own as a module has it."""
+    """(seconds, CPU seconds, pids of holders) of one scan or look, in an interpreter of its own as a module has it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "collections")}
     done = subprocess.run([sys.executable, "-c", TIMED, what], env=environment, capture_output=True, text=True, check=True)
-    seconds, pids = json.loads(done.stdout)
-    return seconds, set(pids)
+    seconds, cpu_s, pids = json.loads(done.stdout)
+    return seconds, cpu_s, set(pids)
 
 
 def theirs(node):
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), os.times()
     done = subprocess.run(["fuser", "-v", node], capture_output=True, text=True, check=False)
-    return time.perf_counter() - begun, {int(word) for word in done.stdout.split()}
+    seconds, after = time.perf_counter() - begun, os.times()
+    return seconds, sum(after[2:4]) - sum(before[2:4]), {int(word) for word in done.stdout.split()}
 
 
 def main():
@@ -100,22 +101,26 @@ def main():
 
 
 def measure(rounds, node):
-    print(f"{'':8} {'scan':>8} {'look':>8} {'fuser -v':>9} {'scan/fuser':>11}")
+    print(f"{'':8} {'scan':>16} {'look':>16} {'fuser -v':>16} {'scan/fuser':>11}   (in brackets: CPU)")
     rows = []
     for number in range(rounds):
         if number % 2:
-            (fuser_s, known), (scan_s, found) = theirs(node), ours("scan")
+            fuser, scan = theirs(node), ours("scan")
         else:
-            (scan_s, found), (fuser_s, known) = ours("scan"), theirs(node)
-        look_s, looked = ours("look")
-        assert found == looked == known, f"not the same holders: {sorted(found)}, {sorted(looked)}, {sorted(known)}"
-        assert len(found) == HOLDERS
-        rows.append((scan_s, look_s, fuser_s, scan_s / fuser_s))
-        print(f"{'cold' if number == 0 else f'round {number + 1}':8} {scan_s:7.3f}s {look_s:7.3f}s {fuser_s:8.3f}s {rows[-1][3]:11.2f}")
-    middle = [statistics.median(column) for column in zip(*rows, strict=True)]
-    print(f"{'median':8} {middle[0]:7.3f}s {middle[1]:7.3f}s {middle[2]:8.3f}s {middle[3]:11.2f}")
-    most_s, most_ratio = max(row[0] for row in rows), max(row[3] for row in rows)
+            scan, fuser = ours("scan"), theirs(node)
+        look = ours("look")
+        assert scan[2] == look[2] == fuser[2], f"not the same holders: {sorted(scan[2])}, {sorted(look[2])}, {sorted(fuser[2])}"
+        assert len(scan[2]) == HOLDERS
+        rows.append([*scan[:2], *look[:2], *fuser[:2], scan[0] / fuser[0]])
+        show("cold" if number == 0 else f"round {number + 1}", rows[-1])
+    show("median", [statistics.median(column) for column in zip(*rows, strict=True)])
+    most_s, most_ratio = max(row[0] for row in rows), max(row[-1] for row in rows)
     print(f"wanted: scan 0.5 s at most (most {most_s:.3f} s), scan/fuser 2 at most (most {most_ratio:.2f})")
+
+
+def show(name, row):
+    pairs = " ".join(f"{seconds:7.3f} ({cpu_s:.2f}) s" for seconds, cpu_s in zip(row[:-1:2], row[1::2], strict=True))
+    print(f"{name:8} {pairs} {row[-1]:11.2f}", flush=True)
 
 
 if __name__ == "__main__":

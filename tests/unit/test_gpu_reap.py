@@ -49,7 +49,7 @@ def test_check_mode_says_what_would_be_and_the_difference_is_the_same():
     )
     assert alive == [pid]
     assert (said["changed"], [entry["signals"] for entry in said["reaped"]]) == (True, [[]])
-    assert said["msg"] == f"this machine: would end 1 processes: pid {pid} sglang::scheduler_TP0"
+    assert said["msg"] == f"this machine: would end 1 process: pid {pid} sglang::scheduler_TP0"
     assert said["diff"] == done["diff"] == {"before": f"{pid} sglang::scheduler_TP0 orphaned /dev/nvidia0 /dev/nvidiactl\n", "after": ""}
 
 
@@ -244,7 +244,7 @@ def test_state_d_is_reported_once_with_advice_and_not_signalled():
     assert alive == [pid]  # nothing was waiting for it to wake up
     assert (result["failed"], result["changed"], result["reaped"]) == (True, False, [])
     assert [(row["pid"], row["class"]) for row in result["left"]] == [(pid, "unkillable")]
-    assert f"1 GPU workers could not be ended: pid {pid} sglang::scheduler_TP0, unkillable: its launcher is gone" in result["msg"]
+    assert f"1 GPU worker could not be ended: pid {pid} sglang::scheduler_TP0, unkillable: its launcher is gone" in result["msg"]
     assert "nvidia-smi --gpu-reset" in result["msg"]
     assert "reboot the node" in result["msg"]
 
@@ -289,7 +289,7 @@ def test_another_users_orphan_fails_with_what_to_do_an_own_one_is_ended():
     assert "become: true" in result["failure"]
     assert result["seen"]["complete"] is False
     assert "run as root (become: true)" in result["seen"]["why"]
-    assert f"ended 1 processes: pid {roots}" in again
+    assert f"ended 1 process: pid {roots}" in again
 
 
 @pytest.mark.parametrize("name", ["101", "../101", "a b"])

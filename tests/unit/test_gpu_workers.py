@@ -210,7 +210,7 @@ def test_a_healthy_gpu_is_not_sampled():
     ("found", "why"),
     [
         (NOBODY._replace(outside=True), "a container does not see the processes of others"),
-        (NOBODY._replace(hidden=[7]), "the open files of 1 processes cannot be seen"),
+        (NOBODY._replace(hidden=[7]), "the open files of some processes (1) cannot be seen"),
     ],
 )
 def test_without_sight_nothing_is_called_wedged(found, why):
