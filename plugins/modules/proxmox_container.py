@@ -352,8 +352,8 @@ status:
   sample: running
 config:
   description:
-    - The configuration at the end, in the words of the options, with what waits for a restart.
-      Keys that no option stands for are under RV(ignore:extra), the raw ones of LXC under RV(ignore:lxc).
+    - The configuration at the end, in the words of the options, with what waits for a restart; as
+      RV(ringmaster.gpu.proxmox_container_info#module:containers[].config).
   returned: when there is a container, or would be
   type: dict
 pending:

@@ -77,10 +77,34 @@ containers:
     config:
       description:
         - The configuration in the words of the options of M(ringmaster.gpu.proxmox_container), with what waits for a restart.
-          RV(containers[].config.devices), RV(containers[].config.mounts) and RV(containers[].config.networks) also say their C(key).
-          Keys that no option stands for are under RV(containers[].config.extra).
-          The raw keys of LXC, which the API shows and does not accept, are under RV(containers[].config.lxc).
+          What is not set is null, or an empty list. Empty when the container could not be read.
       type: dict
+      contains:
+        devices:
+          description: Its devices, as O(ringmaster.gpu.proxmox_container#module:devices), each with its C(key), such as V(dev0).
+          type: list
+          elements: dict
+        mounts:
+          description: Its mounts, as O(ringmaster.gpu.proxmox_container#module:mounts), each with its C(key).
+          type: list
+          elements: dict
+        networks:
+          description: Its networks, as O(ringmaster.gpu.proxmox_container#module:networks), each with its C(key).
+          type: list
+          elements: dict
+        rootfs:
+          description: Its root file system, with V(volume), V(storage) and V(size_gib).
+          type: dict
+        features:
+          description: What it may do, as O(ringmaster.gpu.proxmox_container#module:features).
+          type: dict
+        extra:
+          description: Keys that no option of their own stands for, as Proxmox VE writes them.
+          type: dict
+        lxc:
+          description: Raw keys of LXC with their values, in pairs. The API shows them and does not accept them.
+          type: list
+          elements: list
     pending:
       description: What it takes at its next start, as RV(ringmaster.gpu.proxmox_container#module:pending).
       type: list
