@@ -149,15 +149,19 @@ class Supervisor:
             capture=self._captures(step),
         )
         self._launched.add(configuration["label"])
-        result = {}
+        result, unwritten = {}, None
         try:
             result = trial.run()
         finally:
             changes.put_back_files()
             result = result or trial.result
             result.update(arm=step["arm"], block=step.get("block"), discard=step.get("discard", False), plan=self.name)
-            with contextlib.suppress(RingmasterError):
+            try:
                 files.write_json(self.state.trial_path(trial_id, "trial.json"), result)
+            except RingmasterError as error:
+                unwritten = error
+        if unwritten:  # a full disk: the controller would wait for a result that it can never read
+            raise unwritten
         self.events.add("trial", trial=trial_id)
         return result
 

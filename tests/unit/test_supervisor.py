@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -206,6 +207,16 @@ def test_a_full_disk_ends_the_plan_at_once(lab):
     following = lab.begin(lab.plan())
     assert following.release()["outcome"] == "released"
     assert following.trials[0]["outcome"] == "ready"
+    assert lab.settle() == []
+
+
+def test_a_result_that_cannot_be_written_ends_the_plan_with_the_reason(lab):
+    run = lab.begin(lab.plan())
+    step = run.until("step")
+    os.mkdir(os.path.join(os.path.dirname(step["log"]), "trial.json"))
+    ended = run.until("ended")
+    assert ended["outcome"] == "failed"
+    assert re.search("Cannot write .*/trial.json", ended["reason"])
     assert lab.settle() == []
 
 
