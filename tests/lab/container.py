@@ -107,6 +107,7 @@ def make(name: str, record: Record, lower: Path, keys: list[str]) -> None:
     root = home / "rootfs"
     run("mount", "-t", "overlay", f"{name}", "-o", f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work", root)
     write_names(name, record)
+    (root / "etc/apt/sources.list").unlink(missing_ok=True)  # no mirror can be reached from in here: apt would only wait for it
     ssh = root / "root/.ssh"
     ssh.mkdir(mode=0o700, exist_ok=True)
     authorized = ssh / "authorized_keys"
