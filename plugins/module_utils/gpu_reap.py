@@ -251,11 +251,12 @@ def _difference(found, told, ended):
 
 def _message(where, result, only_say):
     reaped = [entry for entry in result["reaped"] if only_say or entry["ended_by"]]
+    wedged = "".join(f"; GPU {gpu['index']} keeps {gpu['memory_used_mib']:g} MiB for nobody (wedged)" for gpu in result["wedged"])
     if not reaped:
-        return f"{where}: no GPU worker to reap"
+        return f"{where}: no GPU worker to reap{wedged}"
     names = ", ".join(f"pid {entry['pid']} {entry['title']}" + ("" if only_say else f" ({entry['ended_by']})") for entry in reaped)
     back = "" if result["released_after_s"] is None else f"; their memory was back after {result['released_after_s']:g} s"
-    return f"{where}: {'would end' if only_say else 'ended'} {_count(reaped, 'process', 'es')}: {names}{back}"
+    return f"{where}: {'would end' if only_say else 'ended'} {_count(reaped, 'process', 'es')}: {names}{back}{wedged}"
 
 
 def _count(rows, noun, plural="s"):

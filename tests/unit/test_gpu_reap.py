@@ -351,17 +351,20 @@ def test_memory_that_does_not_come_back_fails_and_the_gpu_is_wedged():
 
 
 def test_a_wedged_gpu_is_reported_and_nothing_signalled():
-    reports, changed = machine(
+    reports, told = machine(
         """
         lab.nvidia_smi("/dev", "echo 0, 624, 97887, 100")
         results = [gpu_reap.reap("", wedged_over_s=0.2)]
         holder = lab.start("-", "/dev/nvidia0")
         results.append(gpu_reap.reap("", wedged_over_s=0.2))
-        print(json.dumps([[result["wedged"] for result in results], [result["changed"] for result in results]]))
+        print(json.dumps([[result["wedged"] for result in results], [[result["changed"], result["msg"]] for result in results]]))
         """
     )
     assert [[gpu["samples_mib"] for gpu in wedged] for wedged in reports] == [[[624, 624, 624]], []]
-    assert changed == [False, False]
+    assert told == [
+        [False, "this machine: no GPU worker to reap; GPU 0 keeps 624 MiB for nobody (wedged)"],
+        [False, "this machine: no GPU worker to reap"],
+    ]
 
 
 def test_an_nvidia_smi_that_fails_or_hangs_is_noted(tmp_path, monkeypatch):
