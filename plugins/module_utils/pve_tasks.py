@@ -18,7 +18,8 @@ from .pve_errors import PveError, explain
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 2.0
-LOST_S = 60  # how long a call whose answer is lost is looked for
+LOST_S = 60  # how long the task of a call is looked for whose answer did not come in time, or while nobody answers
+CUT_S = 3  # the same, once the API answers, when the connection was cut: the call has arrived by then, or never will
 
 
 class Task(NamedTuple):
@@ -77,7 +78,8 @@ def run(api: Api, call: Callable[[], Any], *, node: str, vmid: int, kinds: tuple
     except PveError as error:
         if not error.unanswered:
             raise
-        upid = _find_lost(api, node, vmid, kinds, before, min(deadline_s, time.monotonic() + LOST_S))
+        until_s = min(deadline_s, time.monotonic() + LOST_S)
+        upid = _find_lost(api, node, vmid, kinds, before, until_s, LOST_S if error.kind == "timeout" else CUT_S)
         if upid is None:
             raise
     return wait(api, upid, deadline_s, timeout_s) if str(upid).startswith("UPID:") else None
@@ -94,7 +96,11 @@ def active(api: Api, node: str, vmid: int) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def _find_lost(api: Api, node: str, vmid: int, kinds: tuple[str, ...], before: set[str], deadline_s: float) -> str | None:
+def _find_lost(
+    api: Api, node: str, vmid: int, kinds: tuple[str, ...], before: set[str], deadline_s: float, patience_s: float
+) -> str | None:
+    """The task that is not among BEFORE, of one of KINDS and of this identity. Gives up patience_s after the API first answers."""
+    answered_s = None
     for pause_s in _pauses(deadline_s):
         try:
             rows = newest(api, node, vmid)
@@ -104,7 +110,11 @@ def _find_lost(api: Api, node: str, vmid: int, kinds: tuple[str, ...], before: s
         else:
             fresh = [row["upid"] for row in rows if row["upid"] not in before and row.get("type") in kinds]
             fresh = [upid for upid in fresh if parts(upid)["user"] == api.identity and parts(upid)["id"] == str(vmid)]
-            return fresh[0] if fresh else None
+            if fresh:
+                return fresh[0]
+            answered_s = answered_s or time.monotonic()
+            if time.monotonic() - answered_s >= patience_s:
+                return None
         time.sleep(pause_s)
     return None
 

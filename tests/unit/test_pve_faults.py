@@ -229,7 +229,25 @@ def test_an_answer_that_is_lost(pve, root, made, monkeypatch, options, method, s
     assert len(writes(pve)) == 1
 
 
+def test_an_answer_that_comes_too_late(pve, root, made):
+    """The node works before it names its task, and longer than a call may take."""
+    pve.time_scale = 1
+    start = pve._lxc_start
+
+    async def slow(user, values):
+        await pve.pause(2)
+        return await start(user, values)
+
+    reroute(pve, "POST", "/lxc/{vmid}/status/start", slow)
+    done = run({**root, "state": "started", "api_timeout": 1})
+    assert (done["status"], [task["type"] for task in done["tasks"]]) == ("running", ["vzstart"])
+    assert len(writes(pve)) == 1
+
+
 def test_a_call_that_never_arrived(pve, root, made, monkeypatch):
+    """An older task of the same kind is not taken for it."""
+    run({**root, "state": "started"})
+    run({**root, "state": "stopped"})
     answer = pve._answer
 
     async def swallowed(request, *arguments):
