@@ -126,11 +126,12 @@ def publish(folder: Path, origin: str = "Tests", label: str = "") -> Path:
 
     Again after more packages came: the same key signs, so that what trusts it goes on doing so.
     """
-    stanzas, architectures = [], set()
+    stanzas: list[str] = []
+    architectures: set[str] = set()
     for deb in sorted(folder.glob("*.deb")):
         control = _run("dpkg-deb", "--field", deb).rstrip("\n")
         data = deb.read_bytes()
-        architectures.add(_run("dpkg-deb", "--field", deb, "Architecture").strip())
+        architectures |= {line.partition(":")[2].strip() for line in control.splitlines() if line.startswith("Architecture:")}
         sums = {"MD5sum": hashlib.md5(data), "SHA256": hashlib.sha256(data)}
         extra = "".join(f"\n{name}: {value.hexdigest()}" for name, value in sums.items())
         stanzas.append(f"{control}\nFilename: ./{deb.name}\nSize: {len(data)}{extra}\n")
