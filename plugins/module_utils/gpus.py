@@ -67,8 +67,8 @@ def _number(text):
 
 def read():
     """[{index, uuid, name, driver, memory_used_mib, memory_total_mib, compute_capability, temperature_c, power_w, sm_mhz}] or None."""
-    rows = _query(f"--query-gpu={','.join(_FIELDS)}")
-    if rows is None:
+    rows = [row for row in _query(f"--query-gpu={','.join(_FIELDS)}") or () if len(row) == len(_FIELDS)]  # else it says something else
+    if not rows:
         return None
     return [{name: field if text else _number(field) for (name, text), field in zip(_FIELDS.values(), row)} for row in rows]
 

@@ -162,3 +162,9 @@ def test_no_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus.health() is None
     assert gpus.users() == []
+
+
+@pytest.mark.parametrize("said", ["GPU-1, 580.95.05", "No devices were found", ""])
+def test_what_is_no_answer_is_none(smi, said):
+    smi(f'echo "{said}"')
+    assert gpus.read() is None
