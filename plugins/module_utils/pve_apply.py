@@ -200,7 +200,8 @@ def _create(job: Job, asked: Wanted) -> tuple[Guest, Guest, bool]:
         return power(job, foretold, guest, actions, True)
     except RingmasterError as error:
         raise RingmasterError(
-            f"{error.what} Container {asked.vmid} is there now, as configured, and has not come up.", f"{error.remedy} Then run again."
+            f"{error.what} Container {asked.vmid} is there now, as configured, and has not come up.",
+            f"{error.remedy} Then run again.".strip(),
         ) from error
 
 

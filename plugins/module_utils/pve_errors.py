@@ -205,7 +205,9 @@ def explain(text: str, *, status: int | None = None, fields: dict[str, str] | No
     remedy = CREDENTIALS["token" if "!" in values["identity"] else "ticket"] if status == 401 else rule.remedy
     what, remedy = (_fill(sentence, groups, values) for sentence in (rule.what, remedy))
     answer = f"{status} {told}".strip() if status else told
-    return PveError(f"{what} Proxmox VE says: {answer or 'nothing'}{'' if answer.endswith('.') else '.'}", remedy, status=status, text=told)
+    return PveError(
+        f"{what} Proxmox VE says: {answer or 'nothing'}{'' if answer.endswith(('.', '?')) else '.'}", remedy, status=status, text=told
+    )
 
 
 def _rule(told: str, status: int | None) -> tuple[Rule, list[str]]:
