@@ -118,7 +118,10 @@ def test_options_of_the_api_from_module_defaults(lab, pve, tmp_path):
                 {"ringmaster.gpu.proxmox_container": {"vmid": 101, "memory": 1024}},
                 {"ringmaster.gpu.proxmox_container_info": {}, "register": "found"},
                 {"ansible.builtin.assert": {"that": "found.containers[0].config.memory == 1024"}},
-                {"ringmaster.gpu.proxmox_container": {"vmid": 101, "devices": [{"path": "/dev/nvidia0"}]}, "ignore_errors": True},
+                {
+                    "block": [{"ringmaster.gpu.proxmox_container": {"vmid": 101, "devices": [{"path": "/dev/nvidia0"}]}}],
+                    "rescue": [{"ansible.builtin.assert": {"that": "'is root@pam!ansible' in ansible_failed_result.msg"}}],
+                },
             ],
         }
     ]
