@@ -59,11 +59,6 @@ def run(playbook, tmp_path, variables, rc=0):
     return done.stdout + done.stderr
 
 
-def test_documentation_and_defaults_are_the_same():
-    options = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
-    assert {name: option["default"] for name, option in options.items()} == DEFAULTS
-
-
 def test_unattended_upgrades_leave_the_driver_and_nothing_else(tmp_path):
     text = rendered("unattended.conf.j2", tmp_path)
     patterns = re.findall(r'^    "(.*)";$', text, flags=re.MULTILINE)
