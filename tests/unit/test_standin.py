@@ -788,9 +788,3 @@ def test_installer_says_what_it_cannot_write(tmp_path):
     assert code == 1
     assert "lab_dir" in answer["error"]
     assert str(tmp_path / "file") in answer["error"]
-
-
-def test_argument_specs_are_the_defaults():
-    specs = yaml.safe_load((LAB / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
-    defaults = yaml.safe_load((LAB / "defaults" / "main.yml").read_text())
-    assert {name: spec["default"] for name, spec in specs.items()} == defaults
