@@ -4,6 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A real, signed apt repository in a directory, from a table of small packages: what apt does with it, it would do with a big one.
 
+    aptrepo.py install                              # what it needs, by apt, only what is missing (root)
     aptrepo.py build --to DIRECTORY [--table FILE] [--with-debian bookworm:python3-apt,unattended-upgrades] [--tar FILE]
 
 The table (a file, or stdin) is JSON: {"origin": "NVIDIA", "packages": [{"package": "dkms", "version": "3.0-1", "depends": "make",
@@ -234,9 +235,20 @@ def _download(suite: str, names: list[str], image: Path, mirror: str, keyring: s
             shutil.move(deb, folder / deb.name.replace("%3a", ":"))
 
 
+def install() -> list[str]:
+    """Install what is missing of NEEDS with apt; returns the names of what was."""
+    missing = [package for program, package in NEEDS.items() if not shutil.which(program)]
+    if missing:
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        _run("apt-get", "update", "-qq", env=quiet, timeout=600)
+        _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=quiet, timeout=900)
+    return missing
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="install what this needs (apt)")
     command = commands.add_parser("build", help="make a repository")
     command.add_argument("--to", type=Path, required=True, metavar="DIRECTORY", help="made anew; its key is kept")
     command.add_argument("--table", type=Path, metavar="FILE", help="default: stdin")
@@ -244,6 +256,9 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--tar", type=Path, metavar="FILE", help="pack the repository into a .tar as well")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "install":
+            print(f"installed: {', '.join(install()) or 'nothing, all is there'}")
+            return 0
         origin, packages = read_table(options.table.read_text(encoding="utf-8") if options.table else sys.stdin.read())
         more = [deb for words in options.with_debian for deb in debian(words.partition(":")[0], words.partition(":")[2].split(","))]
         for old in options.to.glob("*.deb") if options.to.is_dir() else ():
