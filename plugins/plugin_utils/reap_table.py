@@ -32,7 +32,7 @@ def report(hosts: Sequence[dict], *, width: int = 80, encoding: str | None = Non
                     show(host["host"]),
                     show(worker["pid"]),
                     show(worker["class"]),
-                    show(worker["title"] if worker["role"] else worker["program"]),
+                    show(worker["program"] if worker["role"] in (None, "launcher") else worker["title"]),
                     "-" if worker["memory_mib"] is None else f"{worker['memory_mib']:.0f}",
                     _done(worker["class"], reaped.get(key), only_say),
                 ]
