@@ -110,8 +110,7 @@ after:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import apt_plan, files
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, apt_plan
 
 
 def argument_spec():
@@ -129,13 +128,7 @@ def argument_spec():
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
     given = dict(module.params)
-    try:
-        found = apt_plan.plan(given.pop("packages"), **given)
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or apt_plan.PREFERENCES, "read", error)))
-    module.exit_json(changed=False, **found)
+    answer.give(module, lambda: apt_plan.plan(given.pop("packages"), **given), apt_plan.PREFERENCES)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,7 @@ problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, gpu_devices
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, gpu_devices
 
 
 def argument_spec():
@@ -131,13 +130,8 @@ def argument_spec():
 
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
-    try:
-        found = gpu_devices.resolve(gpu_devices.look(module.params["proc"], module.params["dev"]), module.params["gpus"])
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or module.params["proc"], "read", error)))
-    module.exit_json(changed=False, **found)
+    proc, dev, gpus = (module.params[name] for name in ("proc", "dev", "gpus"))
+    answer.give(module, lambda: gpu_devices.resolve(gpu_devices.look(proc, dev), gpus), proc)
 
 
 if __name__ == "__main__":

@@ -278,8 +278,7 @@ seen:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import containers, files, gpu_memory, gpu_reap
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, containers, gpu_memory, gpu_reap
 
 
 def argument_spec():
@@ -297,8 +296,9 @@ def argument_spec():
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
     asked = module.params
-    try:
-        result = gpu_reap.reap(
+
+    def work():
+        return gpu_reap.reap(
             asked["container"],
             force=asked["force"],
             term_timeout_s=asked["term_timeout_s"],
@@ -307,14 +307,8 @@ def main():
             only_say=module.check_mode,
             lxc_paths=asked["lxc_paths"],
         )
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or "/proc", "read", error)))
-    failure = result.pop("failure")
-    if failure:
-        module.fail_json(**{**result, "msg": str(failure)})
-    module.exit_json(**result)
+
+    answer.give(module, work, "/proc")
 
 
 if __name__ == "__main__":

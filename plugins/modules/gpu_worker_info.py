@@ -180,8 +180,7 @@ seen:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import containers, files, gpu_memory, gpu_worker_look
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, containers, gpu_memory, gpu_worker_look
 
 
 def argument_spec():
@@ -210,13 +209,7 @@ def gather(container, wedged_over_s, lxc_paths):
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
     asked = module.params
-    try:
-        found = gather(asked["container"], asked["wedged_over_s"], asked["lxc_paths"])
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or "/proc", "read", error)))
-    module.exit_json(changed=False, **found)
+    answer.give(module, lambda: gather(asked["container"], asked["wedged_over_s"], asked["lxc_paths"]), "/proc")
 
 
 if __name__ == "__main__":

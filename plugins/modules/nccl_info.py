@@ -70,8 +70,7 @@ interpreter:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, nccl_look, parallel, server_trees
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, nccl_look, parallel, server_trees
 
 
 def argument_spec():
@@ -92,13 +91,7 @@ def look(python, timeout_s):
 
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
-    try:
-        found = look(module.params["python"], module.params["timeout_s"])
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or "/proc", "read", error)))
-    module.exit_json(changed=False, **found)
+    answer.give(module, lambda: look(module.params["python"], module.params["timeout_s"]), "/proc")
 
 
 if __name__ == "__main__":

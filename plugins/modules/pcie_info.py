@@ -125,7 +125,7 @@ findings:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, gpu_generations, gpus, pcie
+from ..module_utils import answer, gpu_generations, gpus, pcie
 
 
 def argument_spec():
@@ -165,11 +165,7 @@ def _gpu(gpu):
 
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
-    try:
-        found = look(**module.params)
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or module.params["sys"], "read", error)))
-    module.exit_json(changed=False, **found)
+    answer.give(module, lambda: look(**module.params), module.params["sys"])
 
 
 if __name__ == "__main__":

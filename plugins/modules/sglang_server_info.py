@@ -171,8 +171,7 @@ seconds:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, host_look
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, host_look
 from ..module_utils.state import State
 
 
@@ -190,19 +189,17 @@ def argument_spec():
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
     asked = module.params
-    try:
-        found = host_look.look(
+
+    def work():
+        return host_look.look(
             State(asked["state_dir"]),
             unit=asked["unit"] or None,
             stall_timeout_s=asked["stall_timeout_s"],
             timeout_s=asked["timeout_s"],
             probe_timeout_s=asked["probe_timeout_s"] if asked["probe"] else None,
         )
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=str(files.explain(error.filename or "/proc", "read", error)))
-    module.exit_json(changed=False, **found)
+
+    answer.give(module, work, "/proc")
 
 
 if __name__ == "__main__":

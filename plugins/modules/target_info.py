@@ -91,8 +91,7 @@ target:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import files, survey
-from ..module_utils.errors import RingmasterError
+from ..module_utils import answer, survey
 from ..module_utils.state import State
 
 
@@ -118,13 +117,8 @@ def argument_spec():
 
 def main():
     module = AnsibleModule(argument_spec(), supports_check_mode=True)
-    try:
-        target = survey.survey(State(module.params["state_dir"]), module.params)
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:  # a file where a directory should be, and the like
-        module.fail_json(msg=str(files.explain(error.filename or module.params["state_dir"], "use", error)))
-    module.exit_json(changed=False, target=target)
+    directory = module.params["state_dir"]
+    answer.give(module, lambda: {"target": survey.survey(State(directory), module.params)}, directory, "use")
 
 
 if __name__ == "__main__":

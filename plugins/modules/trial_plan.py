@@ -93,7 +93,7 @@ trials:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import control, files, transaction
+from ..module_utils import answer, control, transaction
 from ..module_utils.errors import RingmasterError
 from ..module_utils.state import State
 
@@ -141,12 +141,8 @@ def main():
     )
     if module.check_mode and module.params["command"] not in ("poll", "status"):
         module.exit_json(changed=True)
-    try:
-        module.exit_json(**do(State(module.params["state_dir"]), module.params))
-    except RingmasterError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:  # a file where a directory should be, and the like
-        module.fail_json(msg=str(files.explain(error.filename or module.params["state_dir"], "use", error)))
+    directory = module.params["state_dir"]
+    answer.give(module, lambda: do(State(directory), module.params), directory, "use")
 
 
 if __name__ == "__main__":
