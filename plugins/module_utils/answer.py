@@ -10,7 +10,8 @@ from .errors import RingmasterError
 
 
 def give(module, work, path, action="read"):
-    """Calls WORK() and ends the AnsibleModule MODULE with the dict it returns; with its `failure`, if it has one, as a failure.
+    """Calls WORK() and ends the AnsibleModule MODULE with the dict it returns, unchanged unless it says so; with its
+    `failure`, if it has one, as a failure.
 
     A RingmasterError becomes the message of a failure, and so does an OSError, in a user's words: it happened when this module was to
     ACTION the file that it names, or PATH when it names none.
@@ -24,4 +25,4 @@ def give(module, work, path, action="read"):
     failure = result.pop("failure", None)
     if failure:
         module.fail_json(**{**result, "msg": str(failure)})
-    module.exit_json(**result)
+    module.exit_json(**{"changed": False, **result})
