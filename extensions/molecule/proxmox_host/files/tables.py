@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tables for tests/lab/aptrepo.py: `tables.py nvidia` is a driver in three versions, `tables.py debian KERNEL` what builds its module.
 
-Names are those of NVIDIA's repository for Debian, and so is the kind of dependency: libraries in exactly one version, either of two kernel
-modules, a metapackage that is content with anything newer. Of version 585.10.01 the library libcuda1 is missing.
+Names are those of NVIDIA's repository for Debian, and so is the kind of dependency: libraries in one version, a kernel module that is only
+recommended, a metapackage that is content with anything newer. Of version 585.10.01 the library libcuda1 is missing.
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ def driver(version):
         return {"package": name, "version": debian, "architecture": architecture, "section": "non-free/utils", **more}
 
     module = f"nvidia-kernel-dkms (= {debian}) | nvidia-kernel-open-dkms (= {debian})"
-    yield from (package(name, fields={"Multi-Arch": "same"}) for name in LIBRARIES if (version, name) != (BROKEN, ABSENT))
+    for name in LIBRARIES:
+        if (version, name) != (BROKEN, ABSENT):
+            yield package(name, recommends=module if name == "libcuda1" else "", fields={"Multi-Arch": "same"})
     yield from (package(name) for name in ("firmware-nvidia-gsp", "nvidia-kernel-support"))
     for name in ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms"):
         yield package(name, depends=f"dkms, {exactly('firmware-nvidia-gsp', 'nvidia-kernel-support')}")
     program = {"content": SMI.replace("@VERSION@", version), "mode": "755"}
-    yield package("nvidia-driver-cuda", depends=f"{exactly(*LIBRARIES)}, {module}, nvidia-persistenced, nvidia-modprobe",
-                  files={"/usr/bin/nvidia-smi": program})  # fmt: skip
+    yield package("nvidia-driver-cuda", depends=exactly(*LIBRARIES), provides="nvidia-smi", files={"/usr/bin/nvidia-smi": program})
     yield package("nvidia-modprobe", files={"/usr/bin/nvidia-modprobe": {"content": MODPROBE, "mode": "755"}})
     yield package("nvidia-persistenced", files={"/usr/lib/systemd/system/nvidia-persistenced.service": PERSISTENCED})
     yield package("nvidia-open", depends=f"nvidia-driver-cuda (>= {debian}), nvidia-kernel-open-dkms (>= {debian})")
