@@ -171,16 +171,39 @@ def _write(job: Job, guest: Guest, made: Plan) -> None:
 
 
 def _half_applied(job: Job, guest: Guest, made: Plan, error: PveError) -> None:
-    """PVE keeps a change that it could not apply as pending. Good enough for what the next start will take; a volume that could not be made
-    is taken back, or each start would try again."""
-    if "unable to hotplug" not in error.text and "unable to apply pending change" not in error.text:
+    """PVE keeps a change that it could not apply. Good enough for what the next start will take; what would keep the container from starting
+    (a volume that cannot be made, a directory or device that is not there), and all of a call that failed otherwise, is taken back."""
+    if error.stale or error.unanswered:
         raise error
-    new = [key for key, text in made.set.items() if key.startswith("mp") and is_new_volume(parse("mp", text).get("volume", ""))]
-    back = [key for key in new if key in error.text]
-    if back:
-        job.api.put(f"nodes/{guest.node}/lxc/{guest.vmid}/config", revert=",".join(back))
-        raise RingmasterError(f"{error.what} {', '.join(back)} is as it was before.", error.remedy) from error
-    job.note([f"Container {guest.vmid} cannot take this while it runs: {error.text}"])
+    if "unable to hotplug" in error.text or "unable to apply pending change" in error.text:
+        keys = [key for key, text in made.set.items() if key in error.text and _is_hopeless(key, text, error.text)]
+        if not keys:
+            job.note([f"Container {guest.vmid} cannot take this while it runs: {error.text}"])
+            return
+    else:
+        keys = [*made.set, *made.delete]
+    back = _take_back(job, guest, keys)
+    if not back:
+        raise error
+    raise RingmasterError(f"{error.what} {', '.join(back)} is as it was before.", error.remedy) from error
+
+
+def _is_hopeless(key: str, text: str, said: str) -> bool:
+    volume = parse("mp", text).get("volume", "") if key.startswith("mp") else ""
+    return is_new_volume(volume) or "does not exist" in said
+
+
+def _take_back(job: Job, guest: Guest, keys: list[str]) -> list[str]:
+    """Those of KEYS that are not as GUEST was before, put back in one call."""
+    now = read(job.api, guest.node, guest.vmid)
+    changed = [key for key in keys if now.config.get(key) != guest.config.get(key)]
+    waiting = [key for key in changed if now.running.get(key) == guest.running.get(key) == guest.config.get(key)]
+    rest = [key for key in changed if key not in waiting]
+    lists = {"revert": ",".join(waiting), "delete": ",".join(key for key in rest if key not in guest.config)}
+    arguments = {key: guest.config[key] for key in rest if key in guest.config}
+    if changed:
+        job.api.put(f"nodes/{guest.node}/lxc/{guest.vmid}/config", **arguments, **{name: text for name, text in lists.items() if text})
+    return changed
 
 
 def _create(job: Job, asked: Wanted) -> tuple[Guest, Guest, bool]:

@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: nccl_sitecustomize
 short_description: NCCL settings in the sitecustomize file that a server's Python really runs
 version_added: 0.1.0
-author: Ringmaster contributors (!UNKNOWN)
+author:
+  - Ringmaster contributors (@ringmaster)
 description:
   - Puts settings for NCCL into the environment of a Python server, through a C(sitecustomize.py), and reads them back through the
     server's own interpreter. A file that this interpreter does not run, because another one shadows it, is an error.

@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: proxmox_container
 short_description: LXC containers of Proxmox VE, with their GPU devices
 version_added: 0.1.0
-author: Ringmaster contributors (!UNKNOWN)
+author:
+  - Ringmaster contributors (@ringmaster)
 description:
   - Creates, changes, starts, stops and removes a container through the API of Proxmox VE.
   - Only the difference is sent, with the digest of the configuration that it was computed from, and the configuration is read back

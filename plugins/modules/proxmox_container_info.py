@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: proxmox_container_info
 short_description: Look at LXC containers of Proxmox VE
 version_added: 0.1.0
-author: Ringmaster contributors (!UNKNOWN)
+author:
+  - Ringmaster contributors (@ringmaster)
 description:
   - Reads the configuration and the state of containers through the API of Proxmox VE.
   - It sees what its identity may see (C(VM.Audit)).

@@ -189,22 +189,38 @@ def test_what_could_not_be_hotplugged_waits_for_the_next_start(pve, root):
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "told", "mount", "why"),
     [
-        ("stopped", "unable to apply pending change mp0 : no space left on device"),
-        ("running", "unable to hotplug mp0: no space left on device"),
+        ("stopped", "unable to apply pending change mp0 : no space left on device", "local-lvm:9999,mp=/data", "The storage is full"),
+        ("running", "unable to hotplug mp0: no space left on device", "local-lvm:9999,mp=/data", "The storage is full"),
+        ("running", "unable to hotplug mp0: directory '/nowhere' does not exist", "/nowhere,mp=/data", "does not exist"),
     ],
 )
-def test_a_volume_that_could_not_be_made_is_taken_back(pve, options, status, told):
-    """Else PVE would try to make it at each start."""
-    pve.container(CONFIG, status=status)
+def test_what_would_keep_it_from_starting_is_taken_back(pve, root, status, told, mount, why):
+    """PVE keeps it as pending, and would try it at each start."""
+    rows = [{"key": key, "value": value} for key, value in CONFIG.items()]
+    waiting = [*rows, {"key": "mp0", "pending": mount}]
+    pve.container(CONFIG, {**CONFIG, "digest": "d2", "mp0": mount}, pending=[rows, waiting], status=status)
     pve.on("PUT", f"{BASE}/config", (400, "Parameter verification failed.", {"mp0": told}), None)
-    with pytest.raises(RingmasterError, match="The storage is full.*mp0 is as it was before"):
-        run({**options, "mounts": [{"source": "local-lvm", "size_gib": 9999, "target": "/data"}]})
-    assert [arguments for _method, _path, arguments in pve.writes()] == [
-        {"mp0": "local-lvm:9999,mp=/data", "digest": "d1"},
+    asked = {"source": "local-lvm", "size_gib": 9999} if "local-lvm" in mount else {"source": "/nowhere"}
+    with pytest.raises(RingmasterError, match=f"{why}.*mp0 is as it was before"):
+        run({**root, "mounts": [{**asked, "target": "/data"}]})
+    assert [arguments for method, _path, arguments in pve.writes() if method == "PUT"] == [
+        {"mp0": mount, "digest": "d1"},
         {"revert": "mp0"},
     ]
+
+
+def test_what_a_failed_call_has_written_all_the_same_is_taken_back(pve, root):
+    """Or the next run would find it there and say that all is well."""
+    later = {**CONFIG, "digest": "d2", "hostname": "other", "mp0": "/nowhere,mp=/data"}
+    pve.container(CONFIG, later, status="stopped")
+    pve.on("PUT", f"{BASE}/config", (500, "directory '/nowhere' does not exist"), None)
+    with pytest.raises(RingmasterError, match="does not exist.*hostname, mp0 is as it was before"):
+        run({**root, "hostname": "other", "mounts": [{"source": "/nowhere", "target": "/data"}]})
+    former = CONFIG.get("hostname")
+    taken_back = {"hostname": former, "delete": "mp0"} if former else {"delete": "hostname,mp0"}
+    assert [arguments for method, _path, arguments in pve.writes() if method == "PUT"][1:] == [taken_back]
 
 
 def test_pending_rows_as_proxmox_writes_them(pve, options):

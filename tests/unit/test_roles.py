@@ -35,7 +35,8 @@ def test_defaults_are_options_and_have_the_same_value(role):
     defaults = load(role / "defaults" / "main.yml")
     assert set(defaults) <= set(options)
     if role.name not in OPTIONAL:
-        assert {name for name, option in options.items() if not option.get("required")} <= set(defaults)
+        own = {name for name, option in options.items() if name.startswith(f"{role.name}_") and not option.get("required")}
+        assert own <= set(defaults)
     given = {name: option["default"] for name, option in options.items() if "default" in option}
     assert {name: defaults[name] for name in given if name in defaults} == {name: given[name] for name in given if name in defaults}
 
