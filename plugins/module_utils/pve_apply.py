@@ -171,8 +171,8 @@ def _write(job: Job, guest: Guest, made: Plan) -> None:
 
 
 def _half_applied(job: Job, guest: Guest, made: Plan, error: PveError) -> None:
-    """PVE keeps a change that it could not apply. Good enough for what the next start will take; what would keep the container from starting
-    (a volume that cannot be made, a directory or device that is not there), and all of a call that failed otherwise, is taken back."""
+    """PVE keeps a change that it could not apply. Good enough for what the next start will take; what would keep the container from
+    starting (a volume that cannot be made, a directory that is not there), and all of a call that failed otherwise, is taken back."""
     if error.stale or error.unanswered:
         raise error
     if "unable to hotplug" in error.text or "unable to apply pending change" in error.text:

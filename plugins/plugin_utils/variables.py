@@ -12,7 +12,10 @@ from pathlib import Path
 
 import yaml
 
-PREFIXES = ("nccl_", "sglang_", "tune_", "ringmaster_", "lab_", "rollback_", "diagnose_", "cuda_", "proxmox_host_", "proxmox_container_", "proxmox_api_", "reap_", "provision_")
+PREFIXES = (
+    "nccl_", "sglang_", "tune_", "ringmaster_", "lab_", "rollback_", "diagnose_", "cuda_", "proxmox_host_", "proxmox_container_",
+    "proxmox_api_", "reap_", "provision_",
+)  # fmt: skip
 
 
 def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[tuple[str, str | None]]:
