@@ -224,7 +224,10 @@ def connection_error(error: Exception, facts: dict[str, str]) -> PveError:
     host, call, text = facts["host"], facts["call"], str(error)
     if isinstance(error, subprocess.TimeoutExpired):
         return PveError(f"pvesh has not ended {call} in {error.timeout:g} s.", "It goes on. Look at the tasks of the node.", kind="timeout")
-    if requests is not None and isinstance(error, requests.exceptions.SSLError):
+    in_tls = requests is not None and isinstance(error, requests.exceptions.SSLError)
+    if in_tls and re.search("WRONG_VERSION|HTTP_REQUEST|RECORD_LAYER", text):
+        return PveError(f"{host} does not speak TLS: {_last(text)}.", "Check api_host and api_port (8006).", kind="tls")
+    if in_tls and not re.search("EOF|SSLZeroReturn", text):  # these are a connection that is cut while it begins
         return PveError(
             f"The certificate of {host} is not trusted: {_last(text)}.",
             "Give the cluster's CA as ca_path (/etc/pve/pve-root-ca.pem of a node), and api_host as the certificate names it.",
