@@ -222,9 +222,11 @@ def _create(job: Job, asked: Wanted) -> tuple[Guest, Guest, bool]:
     try:
         return power(job, foretold, guest, actions, True)
     except RingmasterError as error:
+        known = not isinstance(error, pve_tasks.StillRunning)
+        up = "has not come up" if known else "whether it comes up is not known"
+        again = "" if "run again" in error.remedy.lower() else "Then run again."
         raise RingmasterError(
-            f"{error.what} Container {asked.vmid} is there now, as configured, and has not come up.",
-            f"{error.remedy} Then run again.".strip(),
+            f"{error.what} Container {asked.vmid} is there now, as configured, and {up}.", f"{error.remedy} {again}".strip()
         ) from error
 
 

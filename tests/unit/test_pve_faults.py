@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import pve_client
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -420,6 +422,20 @@ def test_a_task_that_takes_too_long(pve, root):
     fails({**root, **WHOLE, "timeout_s": 1}, "Task vzcreate of container 101 has not ended in 1 s", "It goes on by itself")
     done = run({**root, **WHOLE})
     assert (done["changed"], done["config"]["hostname"]) == (False, "infer1")
+
+
+def test_a_start_that_takes_too_long(pve, root, monkeypatch):
+    pve.time_scale = 1
+    start = pve._start_steps
+
+    async def slow(ct, *arguments):
+        await asyncio.sleep(2)
+        return await start(ct, *arguments)
+
+    monkeypatch.setattr(pve, "_start_steps", slow)
+    told = fails({**root, **WHOLE, "state": "started", "timeout_s": 1}, "vzstart of container 101 has not ended in 1 s", "not known")
+    assert "has not come up" not in told
+    assert told.lower().count("run again") == 1
 
 
 def test_a_shutdown_that_does_not_end(pve, root, made):
