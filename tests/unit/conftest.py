@@ -8,5 +8,45 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "collections"))
+
+
+# --- a fake Proxmox VE (pve_lab), for the tests of it only: what they import is not wanted elsewhere
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    from pve_lab import Lab
+
+    lab = Lab(str(tmp_path_factory.mktemp("pve")))
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def pve(lab):
+    from pve_lab import served
+
+    with served(lab) as pve:
+        yield pve
+
+
+@pytest.fixture
+def root(lab, pve):
+    """The options of the API with a ticket of root@pam, the number, and nothing else."""
+    from pve_lab import login
+
+    return {**login(pve, lab.ca), "vmid": 101}
+
+
+@pytest.fixture
+def made(pve, root):
+    """pve_lab.WHOLE is there, stopped, and nothing is recorded yet."""
+    from pve_lab import WHOLE, run
+
+    run({**root, **WHOLE})
+    pve.requests.clear()
+    return pve.ct(101)

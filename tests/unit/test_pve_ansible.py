@@ -13,24 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from pve_lab import SECRETS, WHOLE, Lab, calls, login, served, writes
+from pve_lab import SECRETS, WHOLE, calls, login, writes
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = Path(sys.executable).parent / "ansible"
 TOKEN, OTHER = SECRETS
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    lab = Lab(str(tmp_path_factory.mktemp("pve")))
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def pve(lab):
-    with served(lab) as pve:
-        yield pve
 
 
 def ansible(tmp_path, *words, python=sys.executable, **variables):

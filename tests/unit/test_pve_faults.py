@@ -11,35 +11,9 @@ import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import pve_client
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from fakepve import PveError, TaskError, settle
-from pve_lab import SECRETS, WHOLE, Lab, login, reroute, run, served, writes
+from pve_lab import SECRETS, WHOLE, login, reroute, run, writes
 
 TOKEN, OTHER = SECRETS
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    lab = Lab(str(tmp_path_factory.mktemp("pve")))
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def pve(lab):
-    with served(lab) as pve:
-        yield pve
-
-
-@pytest.fixture
-def root(lab, pve):
-    return {**login(pve, lab.ca), "vmid": 101}
-
-
-@pytest.fixture
-def made(pve, root):
-    """WHOLE is there, stopped, and nothing is recorded yet."""
-    run({**root, **WHOLE})
-    pve.requests.clear()
-    return pve.ct(101)
 
 
 def fails(options, *words):

@@ -15,7 +15,7 @@ import sys
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from pve_lab import WHOLE, Lab, calls, info, run, served, writes
+from pve_lab import WHOLE, calls, info, run, writes
 
 PVESH = """#!{python}
 import json, ssl, sys, time, urllib.error, urllib.parse, urllib.request
@@ -56,19 +56,6 @@ if isinstance(data, str) and data.startswith("UPID:"):
 if data is not None:
     print(json.dumps(data))
 """
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    lab = Lab(str(tmp_path_factory.mktemp("pve")))
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def pve(lab):
-    with served(lab) as pve:
-        yield pve
 
 
 @pytest.fixture

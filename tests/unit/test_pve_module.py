@@ -9,38 +9,11 @@ import copy
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from pve_lab import GPU, SECRETS, WHOLE, Lab, calls, info, login, reroute, run, served, writes
+from pve_lab import GPU, SECRETS, WHOLE, calls, info, login, reroute, run, writes
 
 TOKEN, OTHER = SECRETS
 MODELS, CACHE = WHOLE["mounts"]
 (ETH0,) = WHOLE["networks"]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    lab = Lab(str(tmp_path_factory.mktemp("pve")))
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def pve(lab):
-    with served(lab) as pve:
-        yield pve
-
-
-@pytest.fixture
-def root(lab, pve):
-    """The options of the API with a ticket of root@pam, the number, and nothing else."""
-    return {**login(pve, lab.ca), "vmid": 101}
-
-
-@pytest.fixture
-def made(pve, root):
-    """WHOLE is there, stopped, and nothing is recorded yet."""
-    run({**root, **WHOLE})
-    pve.requests.clear()
-    return pve.ct(101)
 
 
 def refused(options, words):
