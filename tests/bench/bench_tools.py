@@ -10,8 +10,8 @@ truth. Each tool runs twice, with many tokens and with few: the difference is wh
 AIPerf are those of `tests/real/build aiperf` (RINGMASTER_REAL_DIR); a tool that is not there is left out.
 
 What we hold ourselves to: ITL within 1 %, TTFT median within 1 ms and p99 within 3 ms; at most 60 us a chunk from 8 streams on, and 1 % of
-a core with one at 85 tok/s (what recv alone costs is more than that at 400). The last line says what receiving alone costs here, a Python loop of nothing but recv and the clock: no client in Python
-costs less.
+a core with one at 85 tok/s (at 400, recv alone costs more than that). The last line says what receiving alone costs here, a Python loop
+of nothing but recv and the clock: no client in Python costs less.
 """
 
 from __future__ import annotations
