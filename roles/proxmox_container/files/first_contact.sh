@@ -1,10 +1,27 @@
 #!/bin/sh
 # Runs inside the container, as root, by way of its node: what Ansible needs to come in by SSH. Says in lines of "changed: ..." what it did,
 # and in lines of "hostkey: ..." who will answer.
-# usage: first_contact.sh PACKAGES KEY ...      PACKAGES: names with blanks between; KEY: a line of authorized_keys
+# usage: first_contact.sh do|say PACKAGES KEY ...
+#     say: changes nothing. PACKAGES: names with blanks between; KEY: a line of authorized_keys
 set -eu
-packages=$1
-shift
+mode=$1 packages=$2
+shift 2
+export DEBIAN_FRONTEND=noninteractive
+
+# apt-get, once nobody else holds its locks: a new system fetches lists by itself, and what a run that was cut off has begun goes on.
+# Nothing may read the standard input, where the rest of this text comes from.
+get() {
+    tries=90
+    until told=$(apt-get -qq -o DPkg::Lock::Timeout=120 "$@" 2>&1 </dev/null); do
+        tries=$((tries - 1))
+        case $told in
+            *"Could not get lock"*) sleep 2 ;;
+            *"dpkg was interrupted"*) dpkg --configure -a >&2 </dev/null || tries=0 ;;
+            *) tries=0 ;;
+        esac
+        [ "$tries" -gt 0 ] || { echo "$told" >&2 && return 1; }
+    done
+}
 
 missing=
 for package in $packages; do
@@ -12,22 +29,23 @@ for package in $packages; do
     [ "$state" = installed ] || missing="$missing $package"
 done
 if [ -n "$missing" ]; then
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get -qq update >&2
-    # shellcheck disable=SC2086 # names, with blanks between
-    apt-get -qq -y --no-install-recommends install $missing >&2
+    if [ "$mode" = do ]; then
+        get update
+        # shellcheck disable=SC2086 # names, with blanks between
+        get install -y --no-install-recommends $missing
+    fi
     echo "changed: installed$missing"
 fi
 
 umask 077
-mkdir -p /root/.ssh
 keys=/root/.ssh/authorized_keys
+[ "$mode" = say ] || mkdir -p /root/.ssh
 for key; do
-    if ! grep -qxF -e "$key" "$keys" 2>/dev/null; then
-        [ ! -s "$keys" ] || [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
-        printf '%s\n' "$key" >>"$keys"
-        echo "changed: added an SSH key"
-    fi
+    grep -qxF -e "$key" "$keys" 2>/dev/null && continue
+    echo "changed: added an SSH key"
+    [ "$mode" = do ] || continue
+    [ ! -s "$keys" ] || [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
+    printf '%s\n' "$key" >>"$keys"
 done
 
 for file in /etc/ssh/ssh_host_*_key.pub; do
