@@ -102,6 +102,8 @@ def parse_asked(gpus):
     Takes what a person may write into an inventory or behind -e: "all", 2, "2", one id, ids with commas, a list. Raises
     RingmasterError for a format that is none of these, and for one id named twice.
     """
+    if isinstance(gpus, float):  # one bus id without quotes
+        gpus = [gpus]
     if isinstance(gpus, bool) or gpus is None:
         raise RingmasterError(f"gpus is {gpus!r}.", f"Give {_FORMATS}.")
     if isinstance(gpus, int):

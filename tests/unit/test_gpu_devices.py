@@ -245,7 +245,7 @@ def test_both_kinds_of_kernel_module():
         ([2460.0], "quotes"),
         ([[1]], "quotes"),
         ("", "''"),
-        (2460.0, "bus ids"),
+        (2460.0, "quotes"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(node, gpus, words):
