@@ -29,6 +29,8 @@ def run(api: Api, params: dict[str, Any], check_mode: bool) -> tuple[dict[str, A
     asked = wanted(params)
     if params["vmid"] < 100:
         raise RingmasterError(f"vmid is {params['vmid']}.", "Proxmox VE numbers containers from 100 on.")
+    if params["timeout_s"] < 1:
+        raise RingmasterError(f"timeout_s is {params['timeout_s']}.", "Give a number of seconds above 0.")
     before = _settled(job, find(api, params["vmid"], params["node"], params["pool"]))
     if params["state"] == "absent":
         after = _remove(job, before)

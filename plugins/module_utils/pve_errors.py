@@ -122,6 +122,11 @@ RULES = (
         "See what there is (pveam list STORAGE on the node), or fetch it: pveam update; pveam download STORAGE NAME.",
     ),
     Rule(
+        r"unable to parse volume ID '([^']*)'",
+        "{1} is no volume of a storage.",
+        "Give STORAGE:NAME; for a template, as pveam list STORAGE on the node shows it.",
+    ),
+    Rule(
         r"Device (/dev/\S+) does not exist|Could not get mode or device ID of (/dev/\S+)|Could not (?:find|stat) device (/dev/\S+)",
         "Node {node} has no device {1}{2}{3}, which container {vmid} is to get.",
         "Load its driver on the node (for /dev/nvidia-uvm: nvidia-modprobe -u -c0), or take it out of devices.",

@@ -131,6 +131,7 @@ def test_faults_are_messages_and_not_tracebacks(lab, pve, tmp_path):
         ({"vmid": 101, "memory": 1024}, "is locked: backup"),
         ({"vmid": 101, "extra": {"lxc.idmap": "u 0 1 2"}}, "/etc/pve/lxc/101.conf"),
         ({"vmid": 7}, "numbers containers from 100 on"),
+        ({"vmid": 101, "timeout_s": 0}, "timeout_s is 0"),
         ({"vmid": 101, "api_password": "geheim!"}, "does not accept root@pam"),
     ):
         code, printed, failed = ansible(tmp_path, *module("proxmox_container", {**login(pve, lab.ca), **options}), "-vvv")

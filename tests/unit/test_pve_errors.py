@@ -67,6 +67,7 @@ TOLD = [
         "no template local:vztmpl/x.tar.zst",
         "pveam update",
     ),
+    (500, "unable to parse volume ID 'debian-12'", "debian-12 is no volume", "pveam list STORAGE"),
     (500, "unable to parse directory volume name 'x.tar'", "no template x.tar", "pveam"),
     (500, "Device /dev/nvidia9 does not exist", "no device /dev/nvidia9", "nvidia-modprobe -u -c0"),
     (None, "Could not get mode or device ID of /dev/nvidia-uvm", "no device /dev/nvidia-uvm", "Load its driver"),
