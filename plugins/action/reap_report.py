@@ -33,6 +33,8 @@ def _host(name, variables):
     looked = "workers" in found
     reason = found.get("msg") or (variables.get("__reap_failure") or {}).get("msg") or "no answer"
     node = variables.get("proxmox_node")
+    if found.get("unreachable"):
+        reason = f"{node or name} cannot be reached: {reason}"
     return {
         "host": name,
         "place": f"container {variables.get('proxmox_vmid')} on {node}" if node else "the machine itself",
