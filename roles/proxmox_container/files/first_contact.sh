@@ -44,8 +44,9 @@ for key; do
     grep -qxF -e "$key" "$keys" 2>/dev/null && continue
     echo "changed: added an SSH key"
     [ "$mode" = do ] || continue
-    [ ! -s "$keys" ] || [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
-    printf '%s\n' "$key" >>"$keys"
+    # Whole or not at all, also on a full disk; sed ends a last line that has no end.
+    { [ ! -s "$keys" ] || sed '$a\' "$keys"; printf '%s\n' "$key"; } | cat >"$keys.new" || { rm -f "$keys.new" && exit 1; }
+    mv "$keys.new" "$keys"
 done
 
 for file in /etc/ssh/ssh_host_*_key.pub; do
