@@ -19,6 +19,7 @@ from .errors import RingmasterError
 
 KILL_TIMEOUT_S = 15.0  # the driver can take seconds to clear the memory of a process that ends
 _ROUNDS = 4  # a server that is ended by force can leave orphans of its own
+_TERM_ROUNDS = 2  # what begets others when it gets TERM is not asked for ever
 _CONFIRM_S = 0.3  # a server that is just ending has workers without a launcher, too, for a moment
 _POLL_S = 0.05
 _NOT_PERMITTED = "this user may not signal it"
@@ -117,7 +118,7 @@ def reap(
 def _end(container, first, servers, term_timeout_s, entries):
     """End what `targets` names, and what that leaves orphaned; ENTRIES {key: entry} says how each fared. Returns the last Look."""
     last = first
-    for _round in range(_ROUNDS):
+    for number in range(_ROUNDS):
         earlier = targets(last, servers)
         time.sleep(_CONFIRM_S)
         last = gpu_worker_look.look(container)
@@ -126,8 +127,9 @@ def _end(container, first, servers, term_timeout_s, entries):
         if not new:
             break
         entries.update((key, _entry(target, last)) for key, target in chosen.items())
-        _signal([target for target in chosen.values() if target.gets_term], signal.SIGTERM, entries)
-        _await(chosen, term_timeout_s, "TERM", entries)
+        if number < _TERM_ROUNDS:
+            _signal([target for target in chosen.values() if target.gets_term], signal.SIGTERM, entries)
+            _await(chosen, term_timeout_s, "TERM", entries)
         again = gpu_worker_look.look(container)
         stubborn = {key: target for key, target in chosen.items() if _is_still(target, again, servers, entries)}
         _signal(stubborn.values(), signal.SIGKILL, entries)

@@ -14,7 +14,8 @@ description:
     Proxmox or LXC host, because a container often cannot see who holds its GPU; without one, on the machine itself.
   - A worker is known by the name that SGLang gives it, and an orphan by having no live launcher among its ancestors or in its systemd
     unit and being no part of another live program. C(TERM) comes first, C(KILL) after O(term_timeout_s), and each only while the process
-    is the very same one (pid and start time) and is found to be an orphan once more. Then the memory of the GPUs has to be back.
+    is the very same one (pid and start time) and is found to be an orphan once more. What orphans have begotten as they ended is sent the
+    same, and in the third generation C(KILL) alone. Then the memory of the GPUs has to be back.
   - Everybody else is left alone, a training job, C(nvidia-persistenced), C(nvtop) or a live server, and so is every other container.
     What is in the kernel's uninterruptible sleep is reported with advice, and never signalled.
   - Fails when an orphan could not be ended, or the memory did not come back, with what to do.

@@ -33,7 +33,8 @@ import reap_lab as lab
 from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_holders, gpu_reap, gpu_worker_look, gpu_workers, procfs
 """
 # argv: what it is called ("-": keeps its name), nodes to open, and words: fork (the starter ends), child (one more,
-# called tool), stubborn (the child ignores TERM), ignore (TERM), close (maps the nodes and closes them), exit (the first thread ends)
+# called tool), stubborn (the child ignores TERM), ignore (TERM), beget (on TERM, one like it, and end), close (maps the nodes and
+# closes them), exit (the first thread ends)
 PROCESS = """
 import ctypes, os, signal, socket, subprocess, sys, threading, time
 sys.path.insert(0, os.environ["LAB_STANDIN"])
@@ -53,6 +54,8 @@ if title != "-":
     set_title(title)
 if "ignore" in words:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "beget" in words:
+    signal.signal(signal.SIGTERM, lambda *_: os.fork() and os._exit(0))
 if title != "tool":
     print(os.getpid(), flush=True)
 if "exit" in words:

@@ -84,6 +84,19 @@ def test_what_an_orphan_has_started_goes_with_it_also_when_it_outlives_it():
     ]
 
 
+def test_what_begets_others_as_it_ends_is_ended_all_the_same():
+    left, result = run(
+        """
+        pid = lab.orphan(words="beget")
+        result = lab.module("gpu_worker", term_timeout_s=1)
+        print(json.dumps([lab.module("gpu_worker_info")["workers"], result]))
+        """
+    )
+    assert left == []
+    assert result.get("failed", False) is False
+    assert [entry["ended_by"] for entry in result["reaped"]] == ["TERM", "TERM", "KILL"]
+
+
 def test_a_pid_that_another_process_has_now_is_not_signalled():
     assert run(
         """
