@@ -47,7 +47,7 @@ sanity: setup-dev ## ansible-test sanity on the built collection
 	@tests/sanity/run
 
 unit: setup-dev ## unit tests
-	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest 2>&1 | tee .cache/unit.log
+	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest 2>&1 | tee -i .cache/unit.log
 
 molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubuntu); SCENARIOS="nccl"
 	@tests/lab/lxc.py install
@@ -57,8 +57,11 @@ ends: setup-dev ## every way a run or a trial can end, on an LXC container (as m
 	@tests/lab/lxc.py install
 	@.venv/bin/python -m pytest tests/ends
 
-test: setup-dev ## lint, sanity, unit, molecule and ends; what cannot run here is skipped and named
-	@tests/lab/check lint sanity unit $(addprefix molecule:,$(SCENARIOS)) ends
+# The longest first, so that no lane is busy long after the others.
+ORDERED = $(filter tune,$(SCENARIOS)) $(filter-out tune,$(SCENARIOS))
+
+test: setup-dev ## lint, ends, unit, molecule and sanity, two at once (LANES=1: one); what cannot run here is skipped and named
+	@tests/lab/check lint ends unit $(addprefix molecule:,$(ORDERED)) sanity
 
 test-real: setup-dev ## tune.yml, and whatever befalls a server, with a real SGLang on the CPU
 	@tests/real/run

@@ -239,9 +239,12 @@ def install() -> list[str]:
     """Install what is missing of NEEDS with apt; returns the names of what was."""
     missing = [package for program, package in NEEDS.items() if not shutil.which(program)]
     if missing:
+        from host import locked
+
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        _run("apt-get", "update", "-qq", env=quiet, timeout=600)
-        _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=quiet, timeout=900)
+        with locked("apt"):
+            _run("apt-get", "update", "-qq", env=quiet, timeout=600)
+            _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=quiet, timeout=900)
     return missing
 
 

@@ -123,6 +123,7 @@ def install() -> list[str]:
     missing = [name for name in PACKAGES if f"{name} install ok installed" not in known.splitlines()]
     if missing:
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        run("apt-get", "update", "-qq", env=quiet, timeout_s=600)
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=quiet, timeout_s=900)
+        with locked("apt"):
+            run("apt-get", "update", "-qq", env=quiet, timeout_s=600)
+            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=quiet, timeout_s=900)
     return missing
