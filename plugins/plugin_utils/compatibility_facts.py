@@ -1,0 +1,197 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a combination of GPUs, driver and software, as somebody gave it, to facts that rows can be asked of. Pure, but for reading the data.
+
+What was not given follows from what was, as far as data/compatibility.yml says so: SGLang 0.5.16 has torch 2.11.0, which is built for CUDA
+13.0, which came with driver 580.65.06. Each fact says in its words where it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_generations
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_name, flag_value
+from packaging.version import InvalidVersion, Version
+
+DATA = Path(__file__).parent / "data" / "compatibility.yml"
+# What may be given -> the words for it. "" is a plain value.
+FIELDS = {
+    "driver": "", "cuda": "CUDA ", "torch_cuda": "torch is built for CUDA ", "torch": "torch ", "nccl": "NCCL ", "flashinfer": "FlashInfer ",
+    "sglang": "SGLang ", "python": "",
+}  # fmt: skip
+LOCAL_CUDA = re.compile(r"\+cu(\d+)(\d)$")  # of torch's wheels: 2.11.0+cu130
+HEAD = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
+
+
+@lru_cache(maxsize=1)
+def data() -> dict[str, Any]:
+    """data/compatibility.yml. Read once a process."""
+    return yaml.load(DATA.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def version(text: str) -> Version | None:
+    """A version as it is compared: without its local part ("+cu130", "+simulated"), and of what is no Python version its leading numbers."""
+    try:
+        return Version(Version(text).public)
+    except InvalidVersion:
+        head = HEAD.match(text)
+        return Version(head[1]) if head else None
+
+
+class Known(NamedTuple):
+    """A value, and the words for it in a sentence."""
+
+    value: str
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass
+class Facts:
+    """`of`: {field: Known}. `gpus` and `runtimes`: more of them for each kind of GPU (gpu_*), and each CUDA that has to run (runtime_*).
+
+    `flags` {name: value}; `host` its name; `unknown` [(row id, its fields)].
+    """
+
+    of: dict[str, Known] = field(default_factory=dict)
+    gpus: list[dict[str, Known]] = field(default_factory=list)
+    runtimes: list[dict[str, Known]] = field(default_factory=list)
+    flags: dict[str, Any] = field(default_factory=dict)
+    host: str = "this host"
+    unknown: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+
+def facts_of(combination: Mapping[str, Any]) -> Facts:
+    """COMBINATION as `compatibility.check` takes it."""
+    facts = Facts(host=combination.get("host") or "this host")
+    for name, words in FIELDS.items():
+        text, hint = _text(combination.get(name))
+        if text and version(text):
+            facts.of[name] = Known(text, f"{words}{text}{hint}")
+        elif text:
+            facts.unknown.append(("no-version", {"name": name, "value": repr(text)}))
+    _software(facts)
+    for name in ("cuda", "torch_cuda"):
+        if name in facts.of:
+            facts.runtimes.insert(0, _runtime(facts.of[name], facts))
+    facts.flags = {flag_name(name): flag_value(value) for name, value in (combination.get("flags") or {}).items()}
+    gpus = list(_gpus(combination, facts))
+    facts.gpus = list({gpu["gpu_capability"].value: gpu for gpu in reversed(gpus)}.values())
+    count = combination.get("gpu_count") or max(len(combination.get("gpus") or ()), len(combination.get("capability") or ()))
+    ranks = str(facts.flags.get("tp-size") or count or "")
+    if ranks.isdecimal():
+        facts.of["ranks"] = Known(ranks, ranks)
+    if combination.get("nvlink") is not None:
+        facts.of["nvlink"] = Known(str(int(bool(combination["nvlink"]))), "")
+    return facts
+
+
+def _text(value: Any) -> tuple[str, str]:
+    """VALUE as text, and what to say of it where it is shown: YAML makes numbers of 13.0, rightly, and of 3.10, which becomes 3.1."""
+    if value is None or isinstance(value, (bool, Mapping, list)):
+        return ("", "") if value is None else (repr(value), "")
+    text = str(value).strip()
+    doubtful = isinstance(value, float) and not text.endswith(".0")
+    return text, " (a number to YAML, which drops an ending zero: quote it)" if doubtful else ""
+
+
+def _row(table: str, known: Known | None) -> Any:
+    """The entry of KNOWN in TABLE of the data; 13.0 is 13.0.0 there."""
+    wanted = version(known.value) if known else None
+    return next((row for key, row in data()[table]["rows"].items() if version(key) == wanted), None)
+
+
+def _not_in(table: str, row: str, known: Known, facts: Facts) -> None:
+    keys = list(data()[table]["rows"])
+    said = (row, {"value": known.value, "first": keys[0], "last": keys[-1]})
+    if said not in facts.unknown:
+        facts.unknown.append(said)
+
+
+def _software(facts: Facts) -> None:
+    """What follows from SGLang and torch."""
+    of, sglang = facts.of, facts.of.get("sglang")
+    release = _row("sglang", sglang)
+    if release:
+        of["sglang_python"] = Known(release["python"], release["python"])
+        of["sglang_torch"] = Known(release["torch"], release["torch"])
+        of["sglang_flashinfer"] = Known(release["flashinfer"], release["flashinfer"])
+        of["sglang_cuda"] = Known((built := _row("torch", of["sglang_torch"])["cuda"]), built)
+        of.setdefault("torch", Known(release["torch"], f"{sglang} has torch {release['torch']}"))
+        of.setdefault("flashinfer", Known(release["flashinfer"], f"FlashInfer {release['flashinfer']} (which {sglang} brings)"))
+    elif sglang:
+        _not_in("sglang", "unknown-sglang", sglang, facts)
+    torch = of.get("torch")
+    wheel, local = _row("torch", torch), LOCAL_CUDA.search(torch.value if torch else "")
+    if wheel:
+        of["torch_nccl"] = Known(wheel["nccl"], wheel["nccl"])
+        of.setdefault("nccl", Known(wheel["nccl"], f"NCCL {wheel['nccl']}"))
+    built = of["torch_cuda"].value if "torch_cuda" in of else ".".join(local.groups()) if local else wheel["cuda"] if wheel else None
+    if torch and built:
+        hint = of["torch_cuda"].words.removeprefix(f"torch is built for CUDA {built}") if "torch_cuda" in of else ""
+        verb = ", built" if " has " in torch.words else " is built"
+        of["torch_cuda"] = Known(built, f"{torch}{verb} for CUDA {built}{hint}")
+    elif torch:
+        _not_in("torch", "unknown-torch", torch, facts)
+
+
+def _runtime(cuda: Known, facts: Facts) -> dict[str, Known]:
+    """A CUDA that has to run on the driver, and what it wants of it."""
+    major = str(version(cuda.value).major)
+    least, own = data()["major_drivers"]["rows"].get(major), _row("toolkit_drivers", cuda)
+    if own is None:
+        _not_in("toolkit_drivers", "unknown-cuda", cuda, facts)
+    drivers = {"runtime_major_driver": least, "runtime_driver": own or least}
+    words = Known(cuda.value, f"the toolkit is {cuda}") if cuda is facts.of.get("cuda") else cuda
+    return {"runtime": words, "runtime_major": Known(major, major)} | {name: Known(text, text) for name, text in drivers.items() if text}
+
+
+def _gpus(combination: Mapping[str, Any], facts: Facts) -> Iterator[dict[str, Known]]:
+    names, capabilities = list(combination.get("gpus") or ()), list(combination.get("capability") or ())
+    length = max(len(names), len(capabilities))
+    names += [None] * (length - len(names))
+    capabilities += [None] * (length - len(capabilities))
+    for given, stated in zip(names, capabilities, strict=True):
+        gpu = given if isinstance(given, Mapping) else {"name": given}
+        name = gpu.get("name") or gpu.get("model")
+        text, _hint = _text(stated or gpu.get("compute_capability") or gpu.get("capability"))
+        capability = text or _by_device(gpu.get("device_id")) or _by_name(name or "")
+        place = [gpu.get("address"), gpu.get("device_id") and f"of PCI id 10de:{gpu['device_id']}"]
+        label = name or " ".join(filter(None, ["GPU" if any(place) else None, *place]))
+        if not capability or version(capability) is None:
+            said = ("unknown-gpu", {"value": label or f"GPU {text}"})
+            facts.unknown += [] if said in facts.unknown else [said]
+            continue
+        shown = Known(capability, f"{label} (SM {capability})" if label else f"a GPU of SM {capability}")
+        row = _row("capabilities", shown)
+        if row is None:
+            _not_in("capabilities", "unknown-capability", shown, facts)
+        yield {"gpu": shown, "gpu_capability": shown} | {f"gpu_{key}": Known(value, value) for key, value in (row or {}).items()}
+
+
+def _by_device(device_id: str | None) -> str | None:
+    """By a PCI device id as pcie_info tells it: four hexadecimal digits."""
+    try:
+        return gpu_generations.capability_of(int(str(device_id), 16))
+    except ValueError:
+        return None
+
+
+def _by_name(name: str) -> str | None:
+    found = [
+        (len(words), capability)
+        for capability, rows in data()["names"]["rows"].items()
+        for words in rows
+        if re.search(rf"\b{re.escape(words)}\b", name)
+    ]
+    return max(found)[1] if found else None
