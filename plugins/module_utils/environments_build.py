@@ -221,8 +221,8 @@ def _fill(work, planned, lock_text, source, uv_lock_text, tool):
         common = {"UV_CACHE_DIR": cache, "UV_NO_CONFIG": "1", "UV_HTTP_TIMEOUT": "120", "UV_SYSTEM_CERTS": "1"}
         work.run(
             "Installation",
-            [uv, "pip", "install", f"--python={work.python}", "--require-hashes", "--no-build", "--compile-bytecode", *where, "-r", lock_path],
-            {**common, **({"UV_DEFAULT_INDEX": url} if url else {})}, secrets,
+            [uv, "pip", "install", f"--python={work.python}", "--require-hashes", "--no-build", "--compile-bytecode", *where,
+             f"--requirements={lock_path}"], {**common, **({"UV_DEFAULT_INDEX": url} if url else {})}, secrets,
         )  # fmt: skip
         work.run("Check", [uv, "pip", "check", f"--python={work.python}"], common)
         return os.path.basename(uv)

@@ -71,17 +71,38 @@ def main_pid(properties):
 
 
 def command(unit, properties):
-    """The argument list that UNIT runs: of its live main process, else of the last ExecStart line of its files."""
+    """The argument list that UNIT runs: of its live main process, else of the last ExecStart line of its files.
+
+    A launcher never shows in a live process, only what it became. The unit's next start goes through it again, so it is what counts.
+    """
     pid = main_pid(properties)
-    if pid and procfs.read(pid):
-        return procfs.command_line(pid)
-    text = systemctl("cat", unit_name(unit)).replace("\\\n", " ")
+    live = procfs.command_line(pid) if pid and procfs.read(pid) else None
+    written = exec_start(systemctl("cat", unit_name(unit), check=not live))
+    if live and written and is_launcher(written[0]) and os.path.basename(live[0]).startswith("python"):
+        return [written[0], *live[1:]]
+    return live or written
+
+
+def exec_start(text):
+    """The argument list of the last ExecStart line in the TEXT of a unit's files; empty where its quotes do not close."""
     found = []
-    for line in text.splitlines():
+    for line in text.replace("\\\n", " ").splitlines():
         if line.startswith("ExecStart="):
             value = line[len("ExecStart=") :].strip()
-            found = shlex.split(value.lstrip("@-:+!")) if value else []
+            try:
+                found = shlex.split(value.lstrip("@-:+!"))
+            except ValueError:
+                found = []
     return [part.replace("%%", "%").replace("$$", "$") for part in found]
+
+
+def is_launcher(program):
+    """Whether PROGRAM is a script that starts a Python, in the place of that Python."""
+    try:
+        with open(program, "rb") as file:
+            return os.path.basename(program).startswith("python") and file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def environment(properties):
@@ -153,10 +174,15 @@ def quote(word):
     return f'"{escaped}"'
 
 
+def command_line(arguments):
+    """ARGUMENTS as what follows ExecStart=."""
+    return " ".join(quote(word.replace("$", "$$")) for word in arguments)
+
+
 def drop_in(arguments, environment, unset):
     """Text of the drop-in: ARGUMENTS the server's command, ENVIRONMENT {name: value}, UNSET names to take away."""
     lines = ["# Written by Ringmaster: the known-good configuration. `ansible-playbook ringmaster.gpu.rollback` goes back.", "[Service]"]
     lines += [f"Environment={quote(f'{name}={value}')}" for name, value in sorted(environment.items())]
     lines += [f"UnsetEnvironment={name}" for name in sorted(unset)]
-    lines += ["ExecStart=", "ExecStart=" + " ".join(quote(word.replace("$", "$$")) for word in arguments)]
+    lines += ["ExecStart=", f"ExecStart={command_line(arguments)}"]
     return "\n".join(lines) + "\n"

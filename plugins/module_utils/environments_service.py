@@ -1,0 +1,72 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a running unit and what its next start would take differ: the environment, and the files that make the unit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from . import environments, files, procfs, server_command, units
+from .errors import RingmasterError
+
+
+def look(unit, home):
+    """{exists, active, state, environment (of the running server, or None), restart_due [sentences], kept_flags (or None)} of UNIT."""
+    found = {"exists": False, "active": False, "state": None, "environment": None, "restart_due": [], "kept_flags": kept_flags(unit)}
+    properties = units.show(unit)
+    if properties is None:
+        return found
+    pid = units.main_pid(properties)
+    active = properties["ActiveState"] in ("active", "activating", "reloading")
+    found.update(exists=True, active=active, state=properties["ActiveState"])
+    if active and pid:
+        found["environment"] = environment_of(procfs.command_line(pid) or [], home)
+        found["restart_due"] = [*_other_environment(found["environment"], home), *_changed_files(unit)]
+    return found
+
+
+def environment_of(words, home):
+    """The environment below HOME whose Python runs the command WORDS, or None."""
+    inside = os.path.join(os.path.realpath(home), "environments") + "/"
+    return words[0][len(inside) :].split("/")[0] if words and words[0].startswith(inside) else None
+
+
+def _other_environment(running, home):
+    current = environments.linked(home)
+    return [f"it runs {running}, and {current} is in force"] if running and current and running != current else []
+
+
+def _changed_files(unit):
+    """Files of UNIT that were written after it was started, to the second."""
+    asked = "--property=ExecMainStartTimestamp,FragmentPath,DropInPaths,EnvironmentFiles"
+    lines = units.systemctl("show", units.unit_name(unit), "--timestamp=unix", asked, check=False).splitlines()
+    values = {}
+    for line in lines:
+        name, _sign, value = line.partition("=")
+        values.setdefault(name, []).append(value)
+    started = "".join(values.get("ExecMainStartTimestamp", [])).lstrip("@")
+    if not started.isdecimal():
+        return []
+    paths = [*values.get("FragmentPath", []), *" ".join(values.get("DropInPaths", [])).split()]
+    paths += [value.split(" (")[0] for value in values.get("EnvironmentFiles", [])]
+    changed = []
+    for path in filter(None, paths):
+        with contextlib.suppress(OSError):
+            if int(os.stat(path).st_mtime) > int(started):
+                changed.append(path)
+    return [f"{', '.join(changed)} changed since it was started"] if changed else []
+
+
+def kept_flags(unit):
+    """The flags of the command that tune.yml keeps for UNIT, or None: they win over the unit's own."""
+    text = files.content(units.drop_in_path(unit)) if unit else None
+    words = units.exec_start(text.decode(errors="replace")) if text else []
+    if not words or server_command.MODULE not in words:
+        return None
+    try:
+        flags = server_command.parse_flags(words[words.index(server_command.MODULE) + 1 :])
+    except RingmasterError:
+        return None
+    return {name: value for name, value in flags.items() if name not in ("host", "port", "model-path")}

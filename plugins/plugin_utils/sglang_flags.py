@@ -1,0 +1,95 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The server's flags, checked against what that very version of SGLang takes, before any host is touched.
+
+`known` gives a version's flags out of data/sglang_flags, made from its wheel by tests/versions/flags. Of a version that is not there only
+names are known, from the environment on the host. Old names and dead flags: data/sglang_renamed_flags.yml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..module_utils.server_command import flag_name, flag_value
+
+DATA = Path(__file__).parent / "data"
+# What has a variable of its own.
+ELSEWHERE = {"host": "sglang_host", "port": "sglang_port", "model-path": "sglang_model_path"}
+
+
+@lru_cache(maxsize=8)
+def known(version: str) -> dict[str, dict] | None:
+    """{flag: {takes (none, one, maybe, many), choices?}} of SGLang VERSION, or None where it is not on record."""
+    path = DATA / "sglang_flags" / f"{version.partition('+')[0]}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+@lru_cache(maxsize=1)
+def changes() -> dict[str, dict]:
+    return yaml.safe_load((DATA / "sglang_renamed_flags.yml").read_text(encoding="utf-8"))
+
+
+def check(given: Mapping[str, Any], version: str, table: Mapping[str, dict], *, variable: str = "sglang_flags") -> dict[str, Any]:
+    """{flags, notes, errors}: GIVEN flags as SGLang VERSION, which takes those of TABLE, wants them; old names replaced by new ones.
+
+    Notes and errors are sentences for a person. A flag that is null or false is left out.
+    """
+    flags: dict[str, Any] = {}
+    notes: list[str] = []
+    errors: list[str] = []
+    spelled: dict[str, str] = {}
+    for raw_name, raw_value in given.items():
+        value = flag_value(raw_value)
+        name = flag_name(raw_name)
+        if value is None:
+            continue
+        name, value, note = _renamed(name, value, table)
+        notes += [f"{variable}: {note}"] if note else []
+        if name in ELSEWHERE:
+            errors.append(f"{variable}: {raw_name} is set by {ELSEWHERE[name]}; set that one.")
+        elif name in flags:
+            errors.append(f"{variable}: {spelled[name]} and {raw_name} are the same flag, --{name}; keep one.")
+        elif problem := _problem(name, value, version, table):
+            errors.append(f"{variable}: {problem}")
+        else:
+            flags[name], spelled[name] = value, str(raw_name)
+        if reason := changes()["dead"].get(name):
+            notes.append(f"{variable}: --{name} does nothing: {reason}.")
+    return {"flags": flags, "notes": notes, "errors": errors}
+
+
+def _renamed(name: str, value: Any, table: Mapping[str, dict]) -> tuple[str, Any, str | None]:
+    """The flag's name and value of today, and a sentence where they are others."""
+    change = changes()["renamed"].get(name)
+    if change is None or change["to"] not in table:
+        return name, value, None
+    new = change.get("value", change.get("values", {}).get(value, value) if isinstance(value, str) else value)
+    shown = "" if new is True or new == value else f" {new}"
+    return change["to"], new, f"--{name} is --{change['to']}{shown} in this SGLang, and is set so."
+
+
+def _problem(name: str, value: Any, version: str, table: Mapping[str, dict]) -> str | None:
+    if name not in table:
+        close = difflib.get_close_matches(name, table, n=1, cutoff=0.6)
+        return f"SGLang {version} has no --{name}" + (f"; did you mean --{close[0]}?" if close else ".")
+    takes, choices = table[name].get("takes"), table[name].get("choices")
+    if takes == "none" and value is not True:
+        return f"--{name} takes no value, and {value!r} was given; write true."
+    if takes in ("one", "many") and value is True:
+        return f"--{name} needs a value."
+    if takes in ("one", "maybe") and isinstance(value, list):
+        return f"--{name} takes one value, and {len(value)} were given."
+    wrong = [one for one in (value if isinstance(value, list) else [value]) if choices and one is not True and one not in choices]
+    if wrong:
+        close = difflib.get_close_matches(wrong[0], choices, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(choices[:12])}."
+        return f"--{name}: {wrong[0]!r} is none of its values; {hint}"
+    return None
