@@ -15,7 +15,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
-from ansible_collections.ringmaster.gpu.plugins.plugin_utils import plans, resolve, variables
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import compatibility, plans, resolve, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = {
@@ -73,6 +73,13 @@ def _misspelt(factors, engine):
     return [f"tune_flags: SGLang {engine['sglang']} knows no --{name}. Did you mean {found[0]}?" for name, found in near.items() if found]
 
 
+def _together(target, factors):
+    """(errors, warnings) about what cannot go together on this host with each of FACTORS in force; each said once."""
+    known_good = target["configuration"]
+    judged = [compatibility.judge(target, known_good, resolve.overlay(known_good, [factor])) for factor in factors]
+    return tuple(list(dict.fromkeys(text for pair in judged for text in pair[index])) for index in (0, 1))
+
+
 def _locked(target):
     """The message when somebody else's plan runs on the host, as a list."""
     holder = target["status"]["holder"]
@@ -117,6 +124,8 @@ class ActionModule(ActionBase):
         resolved = resolve.resolve(given, inventory, target, nccl_version=target["engine"]["nccl"])
         errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings), *_misspelt(resolved.factors, target["engine"])]
         factors = [factor for factor in resolved.factors if args.get("only") in (None, "", factor.label)]
+        impossible, doubtful = _together(target, factors)
+        errors += impossible
         if not errors and len(factors) > 1 and not settings["isolate"]:
             names = ", ".join(factor.label for factor in factors)
             errors.append(
@@ -131,7 +140,7 @@ class ActionModule(ActionBase):
         answer = {
             "factors": [factor.label for factor in factors],
             "in_force": resolved.in_force,
-            "warnings": [f"{host}: {text}" for text in (*target["warnings"], *resolved.warnings, *resolved.drift)],
+            "warnings": [f"{host}: {text}" for text in (*target["warnings"], *resolved.warnings, *doubtful, *resolved.drift)],
             "plan": None,
         }
         if len(factors) == 1:

@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether GPUs, driver, CUDA, torch, NCCL, FlashInfer, SGLang, its flags and Python go together, by the rows of data/compatibility.yml. Pure.
+"""Whether GPUs, driver, CUDA, torch, NCCL, FlashInfer, SGLang, its flags and Python go together, by the rows of the data. Pure.
 
 A combination that cannot work is refused with the row and its source; what the table does not know is a warning, never a guess.
 """
@@ -39,10 +39,10 @@ class Finding:
 def check(combination: Mapping[str, Any]) -> list[Finding]:
     """What is to be said of a COMBINATION, refusals first; [] when all is well. Never raises for anything a user can write.
 
-    Any of these may be given: `gpus` (names, or dicts as pcie_info, gpu_device_info and target_info have them), `capability` (["12.0", ...],
-    in the same order), `gpu_count`, `nvlink` (between all of them; None: not known), `driver`, `cuda` (toolkit), `torch`, `torch_cuda` (that
-    torch is built for), `nccl`, `flashinfer`, `sglang`, `python`, `flags` {name: value} of the server, `patches` (of SGLang's sources),
-    `host` (its name, for the text). None and "" are "not known".
+    Any of these may be given: `gpus` (names, or dicts as pcie_info, gpu_device_info and target_info have them), `capability`
+    (["12.0", ...], in the same order), `gpu_count`, `nvlink` (between all of them; None: not known), `driver`, `cuda` (toolkit), `torch`,
+    `torch_cuda` (that torch is built for), `nccl`, `flashinfer`, `sglang`, `python`, `flags` {name: value} of the server, `patches` (of
+    SGLang's sources), `host` (its name, for the text). None and "" are "not known".
     """
     facts = facts_of(combination)
     found = [_found(row, facts, patched=bool(combination.get("patches"))) for row in data()["rows"]]

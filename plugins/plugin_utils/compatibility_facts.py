@@ -24,8 +24,8 @@ from packaging.version import InvalidVersion, Version
 DATA = Path(__file__).parent / "data" / "compatibility.yml"
 # What may be given -> the words for it. "" is a plain value.
 FIELDS = {
-    "driver": "", "cuda": "CUDA ", "torch_cuda": "torch is built for CUDA ", "torch": "torch ", "nccl": "NCCL ", "flashinfer": "FlashInfer ",
-    "sglang": "SGLang ", "python": "",
+    "driver": "", "cuda": "CUDA ", "torch_cuda": "torch is built for CUDA ", "torch": "torch ", "nccl": "NCCL ",
+    "flashinfer": "FlashInfer ", "sglang": "SGLang ", "python": "",
 }  # fmt: skip
 LOCAL_CUDA = re.compile(r"\+cu(\d+)(\d)$")  # of torch's wheels: 2.11.0+cu130
 HEAD = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
@@ -38,7 +38,7 @@ def data() -> dict[str, Any]:
 
 
 def version(text: str) -> Version | None:
-    """A version as it is compared: without its local part ("+cu130", "+simulated"), and of what is no Python version its leading numbers."""
+    """A version as it is compared: without its local part ("+cu130", "+simulated"); of what is no Python version the leading numbers."""
     try:
         return Version(Version(text).public)
     except InvalidVersion:
@@ -87,9 +87,9 @@ def facts_of(combination: Mapping[str, Any]) -> Facts:
     facts.flags = {flag_name(name): flag_value(value) for name, value in (combination.get("flags") or {}).items()}
     gpus = list(_gpus(combination, facts))
     facts.gpus = list({gpu["gpu_capability"].value: gpu for gpu in reversed(gpus)}.values())
-    count = combination.get("gpu_count") or max(len(combination.get("gpus") or ()), len(combination.get("capability") or ()))
-    ranks = str(facts.flags.get("tp-size") or count or "")
-    if ranks.isdecimal():
+    count = str(combination.get("gpu_count") or len(_listed(combination.get("gpus"))))
+    ranks = str(facts.flags.get("tp-size") or ("" if facts.flags or count == "1" else count))
+    if ranks.isdecimal() and ranks != "0":
         facts.of["ranks"] = Known(ranks, ranks)
     if combination.get("nvlink") is not None:
         facts.of["nvlink"] = Known(str(int(bool(combination["nvlink"]))), "")
@@ -103,6 +103,11 @@ def _text(value: Any) -> tuple[str, str]:
     text = str(value).strip()
     doubtful = isinstance(value, float) and not text.endswith(".0")
     return text, " (a number to YAML, which drops an ending zero: quote it)" if doubtful else ""
+
+
+def _listed(value: Any) -> list[Any]:
+    """VALUE as a list, where somebody gave one thing only, too."""
+    return list(value) if isinstance(value, (list, tuple)) else [value] if value else []
 
 
 def _row(table: str, known: Known | None) -> Any:
@@ -157,15 +162,15 @@ def _runtime(cuda: Known, facts: Facts) -> dict[str, Known]:
 
 
 def _gpus(combination: Mapping[str, Any], facts: Facts) -> Iterator[dict[str, Known]]:
-    names, capabilities = list(combination.get("gpus") or ()), list(combination.get("capability") or ())
+    names, capabilities = _listed(combination.get("gpus")), _listed(combination.get("capability"))
     length = max(len(names), len(capabilities))
     names += [None] * (length - len(names))
     capabilities += [None] * (length - len(capabilities))
     for given, stated in zip(names, capabilities, strict=True):
         gpu = given if isinstance(given, Mapping) else {"name": given}
-        name = gpu.get("name") or gpu.get("model")
+        name = str(gpu.get("name") or gpu.get("model") or "")
         text, _hint = _text(stated or gpu.get("compute_capability") or gpu.get("capability"))
-        capability = text or _by_device(gpu.get("device_id")) or _by_name(name or "")
+        capability = text or _by_device(gpu.get("device_id")) or _by_name(name)
         place = [gpu.get("address"), gpu.get("device_id") and f"of PCI id 10de:{gpu['device_id']}"]
         label = name or " ".join(filter(None, ["GPU" if any(place) else None, *place]))
         if not capability or version(capability) is None:
