@@ -1,0 +1,161 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""apt in a world of its own: it sees the repositories and the installed packages of another host, and touches nothing of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_plan, apt_run
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+
+UPDATE_TIMEOUT_S = 1800.0
+DOWNLOAD_TIMEOUT_S = 6 * 3600.0
+# 'URI' NAME SIZE ALGORITHM:SUM
+_URI = re.compile(r"'([^']+)' (\S+) (\d+)(?: SHA256:([0-9a-f]{64}))?")
+_FIELD = re.compile(r"(?m)^(Package|Version|Priority|Essential): *(.*)$")
+
+
+class Deb(NamedTuple):
+    """One file that apt would fetch."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def parse_uris(text: str) -> list[Deb]:
+    """Of what `apt-get --print-uris` prints; one without SHA256 has '' there."""
+    return [Deb(match[2], int(match[3]), match[4] or "") for match in map(_URI.match, text.splitlines()) if match]
+
+
+def base_names(text: str, priorities: Iterable[str]) -> list[str]:
+    """Names of the packages in TEXT (stanzas of an index) that every host has: essential ones, and those of PRIORITIES."""
+    wanted = set(priorities)
+    found = set()
+    for stanza in text.split("\n\n"):
+        fields = dict(_FIELD.findall(stanza))
+        if "Package" in fields and (fields.get("Priority") in wanted or fields.get("Essential") == "yes"):
+            found.add(fields["Package"])
+    return sorted(found)
+
+
+def status_file(text: str, versions: Mapping[str, str]) -> str:
+    """dpkg's status file of a host with VERSIONS installed, by their stanzas in TEXT."""
+    stanzas = []
+    for stanza in text.split("\n\n"):
+        fields = dict(_FIELD.findall(stanza))
+        if versions.get(fields.get("Package", "")) == fields.get("Version", ""):
+            stanzas.append(stanza.strip().replace("\nVersion:", "\nStatus: install ok installed\nVersion:", 1) + "\n")
+    return "\n".join(stanzas)
+
+
+def source(row: Mapping[str, str], architecture: str) -> str:
+    """A deb822 source for one of `bundle_repositories`; apt leaves files where they are, unless asked to copy them."""
+    url = re.sub(r"^file:", "copy:", row["url"])
+    lines = {"Types": "deb", "URIs": url, "Suites": row.get("suites") or "/", "Components": row.get("components") or ""}
+    lines |= {"Architectures": architecture, "Signed-By": os.path.abspath(os.path.expanduser(row["key"]))}
+    return "".join(f"{name}: {value}\n" for name, value in lines.items() if value)
+
+
+class World:
+    """apt below PLACE for a host of ARCHITECTURE with REPOSITORIES ({url, suites, components, key}) and a preferences file."""
+
+    def __init__(self, place: Path, architecture: str, repositories: Iterable[Mapping[str, str]], preferences: str = "") -> None:
+        for program in ("apt-get", "apt-cache", "dpkg-deb"):
+            if not shutil.which(program):
+                raise RingmasterError(
+                    f"The controller has no {program}: packages for Debian and Ubuntu can be fetched on one of these only.",
+                    "Make the bundle on a Debian or Ubuntu machine or in a container of one, or leave out cuda_version and "
+                    "cuda_driver_version for a bundle of wheels.",
+                )
+        self.archives = place / "archives"
+        self._status = place / "status"
+        sources, pins = place / "sources", place / "preferences"
+        for folder in (sources, pins):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        for folder in (place / "lists" / "partial", self.archives / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(repositories):
+            if not os.path.isfile(os.path.expanduser(row["key"])):
+                raise RingmasterError(
+                    f"The key of {row['url']} is not on the controller: {row['key']}.",
+                    "Install the distribution's keyring (debian-archive-keyring, ubuntu-keyring), or set bundle_repositories.",
+                )
+            (sources / f"{number}.sources").write_text(source(row, architecture), encoding="utf-8")
+        if preferences:
+            (pins / "bundle").write_text(preferences, encoding="utf-8")
+        options = {
+            "Dir::State::lists": place / "lists",
+            "Dir::State::status": self._status,
+            "Dir::State::extended_states": place / "extended",
+            "Dir::Cache": place,
+            "Dir::Cache::archives": self.archives,
+            "Dir::Etc::sourceparts": sources,
+            "Dir::Etc::preferencesparts": pins,
+            **dict.fromkeys((f"Dir::Etc::{name}" for name in ("sourcelist", "preferences", "trusted", "trustedparts")), "/dev/null"),
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Sandbox::User": "root",
+            "APT::Install-Recommends": "false",
+            "APT::Update::Error-Mode": "any",
+            "Acquire::Languages": "none",
+            "Acquire::Retries": "3",
+            "Acquire::ForceHash": "SHA256",  # else --print-uris names the weakest one
+            "Acquire::AllowInsecureRepositories": "false",
+            "Debug::NoLocking": "1",
+        }
+        self._options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+    def _run(self, what: str, *command: str, timeout_s: float = apt_run.TIMEOUT_S) -> str:
+        code, text = apt_run.attempt(command[0], *self._options, *command[1:], timeout_s=timeout_s)
+        if code:
+            raise RingmasterError(f"{what}: {apt_run.refusal(text)[:1500]}.")
+        return text
+
+    def update(self) -> None:
+        """Fetch the lists of packages; they are signed with the key that was named, or it is an error."""
+        self._status.write_text("", encoding="utf-8")
+        self._run("The lists of packages cannot be fetched", "apt-get", "update", timeout_s=UPDATE_TIMEOUT_S)
+
+    def install_base(self, priorities: Iterable[str]) -> int:
+        """Take for installed what every host of the distribution has; returns how many packages that is."""
+        known = self._run("apt-cache", "apt-cache", "dumpavail")
+        names = base_names(known, priorities)
+        if not names:
+            return 0
+        steps = apt_plan.parse_steps(self._run("The distribution's own packages", "apt-get", "-s", "install", *names))
+        versions = {step["name"].partition(":")[0]: step["after"] for step in steps}
+        self._status.write_text(status_file(known, versions), encoding="utf-8")
+        return len(versions)
+
+    def install_status(self, text: str) -> None:
+        """Take for installed what TEXT, a host's dpkg status file, says."""
+        self._status.write_text(text, encoding="utf-8")
+
+    def choose(self, wanted: list[str]) -> list[str]:
+        """WANTED ('NAME', 'NAME=VERSION', 'A | B') as apt takes it. Raises RingmasterError naming what no repository has."""
+        known = apt_plan.parse_policy(self._run("apt-cache", "apt-cache", "policy", *apt_plan.names(wanted)))
+        specs, unknown = apt_plan.choose(wanted, known, set())
+        if unknown:
+            there = "; ".join(f"{name}: {', '.join(known.get(name) or ['none'])}" for name in apt_plan.names(unknown))
+            raise RingmasterError(
+                f"No repository has {', '.join(unknown)} (versions there: {there}).",
+                "See cuda_version, cuda_driver_version, bundle_packages, cuda_repository_url.",
+            )
+        return specs
+
+    def fetches(self, specs: list[str]) -> list[Deb]:
+        """What an installation of SPECS would fetch."""
+        return parse_uris(self._run(f"{', '.join(specs)} cannot be installed", "apt-get", "--print-uris", "-qq", "-y", "install", *specs))
+
+    def download(self, specs: list[str]) -> None:
+        """Fetch that into `archives`; what is there stays, and of what is there in part the rest is fetched."""
+        self._run("Packages cannot be fetched", "apt-get", "-qq", "-y", "--download-only", "install", *specs, timeout_s=DOWNLOAD_TIMEOUT_S)

@@ -1,0 +1,173 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make a bundle: fetch what is missing, and write the manifest last, so that a directory with one is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.ringmaster.gpu.plugins.module_utils import bundle_files, bundle_host, bundle_unpack, files
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+
+from . import bundle_debs, bundle_parts, bundle_request, bundle_slim, bundle_wheels
+from .bundle_apt import World
+from .bundle_request import Request
+
+Say = Callable[[str], None]
+WORK = ".work"
+OURS = {bundle_files.MANIFEST, bundle_files.SUMS, bundle_host.SITE_ARCHIVE, "wheels", "locks", "debs", "parts", WORK}
+
+
+def make(request: Request, say: Say, refresh: bool = False, check_mode: bool = False) -> dict[str, Any]:
+    """{changed, manifest} of the bundle that REQUEST asks for. One that is there and whole is left, unless REFRESH."""
+    former = _former(request.folder)
+    pins, options = bundle_request.pins(request)  # what is wrong with the lock is said before anything is fetched
+    carried, left = _carried(request, pins)
+    if former and former.get("request") == request.digest() and not refresh and not _wrong(request.folder, former):
+        return {"changed": False, "manifest": former}
+    if check_mode:
+        return {"changed": True, "manifest": former}
+    with _alone(request.folder):
+        _take_back(request.folder, former, say)
+        for name in (bundle_files.MANIFEST, bundle_files.SUMS):
+            files.remove(str(request.folder / name))
+        shutil.rmtree(request.folder / "parts", ignore_errors=True)
+        sglang = _sglang(request, carried, left, options, say)
+        cuda = _cuda(request, say)
+        manifest = _write(request, sglang, cuda, say)
+        shutil.rmtree(request.folder / WORK, ignore_errors=True)
+    return {"changed": True, "manifest": manifest}
+
+
+def _former(folder: Path) -> dict[str, Any] | None:
+    """The manifest of what is in FOLDER. Raises RingmasterError when there is something that no bundle has."""
+    strangers = sorted({path.name for path in folder.iterdir()} - OURS) if folder.is_dir() else []
+    if strangers:
+        raise RingmasterError(
+            f"bundle_dir: {folder} holds {', '.join(strangers[:3])}, which is none of a bundle's.", "Name a directory of its own."
+        )
+    text = files.content(str(folder / bundle_files.MANIFEST))
+    try:
+        return bundle_files.parse(text, str(folder)) if text else None
+    except RingmasterError:
+        return None  # of another format or damaged: it is made anew
+
+
+def _wrong(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    return bundle_files.faults(str(folder), bundle_files.carried(manifest))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One maker a directory."""
+    files.make_directory(str(folder))
+    files.make_directory(str(folder / WORK))
+    with (folder / WORK / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RingmasterError(f"Somebody else makes a bundle in {folder} now.", "Wait for that, or name another bundle_dir.") from None
+        yield
+
+
+def _take_back(folder: Path, former: dict[str, Any] | None, say: Say) -> None:
+    """The files out of the parts of a bundle that was here, so that they need not be fetched again; where there is room for both."""
+    if not former or not former["parts"] or _wrong(folder, former):
+        return
+    if bundle_files.free_bytes(str(folder)) > 2 * sum(row["bytes"] for row in former["files"]):
+        say("the files of the bundle that is here are taken out of its parts")
+        bundle_unpack.unpack([str(folder / row["path"]) for row in former["parts"]], former["files"], str(folder))
+
+
+def _carried(request: Request, pins: list[Any]) -> tuple[list[Any], dict[str, str]]:
+    if not request.slim:
+        return pins, {}
+    host = bundle_slim.host_packages(request.slim["host"], "bundle_host_packages")
+    if "torch" not in host:
+        raise RingmasterError("bundle_host_packages: the host has no torch.", "A slim bundle is for one that has; use bundle_profile=full.")
+    return bundle_slim.select(pins, host, request.slim["carry_anyway"], bundle_slim.rules()["packages"])
+
+
+def _sglang(request: Request, pins: list[Any], left: dict[str, str], options: list[str], say: Say) -> dict[str, Any] | None:
+    folder = request.folder
+    for name in ("locks", bundle_host.SITE_ARCHIVE) + (() if request.wheels and not request.slim else ("wheels",)):
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
+    if not request.wheels:
+        return None
+    say(f"wheels: {len(pins)}" + (f"; {len(left)} are left out" if request.slim else ""))
+    wheels = folder / (f"{WORK}/wheels" if request.slim else "wheels")
+    bundle_wheels.fetch(pins, wheels, request.target, options, say)
+    (folder / "locks").mkdir()
+    files.write_atomic(str(folder / request.wheels["lock"]), request.wheels["text"].encode(), mode=0o644)
+    manifest = {"version": request.wheels["version"], "cuda": request.wheels["cuda"], "lock": request.wheels["lock"]}
+    if not request.slim:
+        return {**manifest, "wheels": "wheels"}
+    return {**manifest, **_site(folder, wheels, say), "flags": bundle_slim.rules()["flags"], "left_out": left}
+
+
+def _site(folder: Path, wheels: Path, say: Say) -> dict[str, Any]:
+    site = folder / WORK / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir(parents=True)
+    for wheel in sorted(wheels.glob("*.whl")):
+        bundle_slim.add_wheel(wheel, site, [row["path"] for row in bundle_slim.rules()["files"]])
+    stripped = bundle_slim.strip(site, say)
+    say("slim: the tree is packed")
+    total = bundle_slim.pack(site, folder / bundle_host.SITE_ARCHIVE)
+    shutil.rmtree(site)
+    return {"site": "site", "site_bytes": total, "stripped": stripped}
+
+
+def _cuda(request: Request, say: Say) -> dict[str, Any] | None:
+    folder, asked = request.folder / "debs", request.debs
+    if not asked:
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    world = World(request.folder / WORK / "apt", request.target.architecture, asked["repositories"], asked["preferences"])
+    say("packages: lists of the repositories")
+    world.update()
+    if asked["status"]:
+        world.install_status(asked["status"])
+    else:
+        say(f"packages: {world.install_base(asked['priorities'])} are taken to be on the host already ({', '.join(asked['priorities'])})")
+    bundle_debs.fetch(world, asked["wanted"], folder, say)
+    return {"version": asked["version"] or None, "driver_version": asked["driver_version"] or None, "debs": "debs"}
+
+
+def _write(request: Request, sglang: Any, cuda: Any, say: Say) -> dict[str, Any]:
+    folder = request.folder
+    paths = sorted(
+        str(path.relative_to(folder))
+        for name in ("wheels", "locks", "debs", bundle_host.SITE_ARCHIVE)
+        for path in ([folder / name] if (folder / name).is_file() else (folder / name).glob("*"))
+    )
+    rows, parts = [bundle_files.row(str(folder), path) for path in paths], []
+    total = sum(row["bytes"] for row in rows)
+    if request.part_bytes:
+        both = bundle_files.free_bytes(str(folder)) > total * 1.05 + bundle_host.SLACK_BYTES
+        if not both:
+            say("there is no room for files and parts: each file goes as soon as it is in")
+            bundle_files.want_room(str(folder), 2 * max(row["bytes"] for row in rows), "bundle_dir")
+        parts = bundle_parts.split(folder, rows, request.part_bytes, not both, say)
+        for name in ("wheels", "locks", "debs"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / bundle_host.SITE_ARCHIVE).unlink(missing_ok=True)
+    manifest = {
+        "format": bundle_files.FORMAT, "name": request.name, "profile": request.profile, "machine": request.target.machine,
+        "python": request.target.python or None, "distribution": request.target.distribution or None,
+        "sglang": sglang, "cuda": cuda, "request": request.digest(), "files": rows, "parts": parts,
+    }  # fmt: skip
+    files.write_atomic(str(folder / bundle_files.SUMS), bundle_host.sums(parts or rows).encode(), mode=0o644)
+    text = json.dumps(manifest, indent=1, sort_keys=False) + "\n"
+    files.write_atomic(str(folder / bundle_files.MANIFEST), text.encode(), mode=0o644)
+    say(f"{request.name}: {len(rows)} files, {bundle_files.size(total)}{f', in {len(parts)} parts' if parts else ''}, in {folder}")
+    os.sync()
+    return manifest
