@@ -14,7 +14,7 @@ import yaml
 
 PREFIXES = (
     "nccl_", "sglang_", "tune_", "ringmaster_", "lab_", "rollback_", "diagnose_", "cuda_", "proxmox_host_", "proxmox_container_",
-    "proxmox_api_", "reap_", "provision_",
+    "proxmox_api_", "reap_", "provision_", "bundle_",
 )  # fmt: skip
 
 
