@@ -134,9 +134,16 @@ class Server:
         for title, member in list(self.members.items()):
             if member.pidfd in ended or (member.pidfd is None and not procfs.is_alive(member.process)):
                 exit_code = procfs.exit_code(member.process.pid)
+                if self._went_first(member):
+                    raise Died("launcher", self.popen.wait())
                 if member.role != STARTING or exit_code:
                     raise Died(title, exit_code)
                 self._forget(title)  # without a name, and without a fault: it may have done its job
+
+    def _went_first(self, member):
+        """Whether the launcher did: as it ends, its children get another parent and their parent-death signal, before it can be waited for."""
+        now, then = procfs.read(member.process.pid), member.process
+        return now is not None and now.start == then.start and then.ppid == self.popen.pid != now.ppid
 
     def _forget(self, title):
         pidfd = self.members.pop(title).pidfd

@@ -60,7 +60,7 @@ def kill(process):
 
 def test_a_plan_is_measured_and_given_back(lab):
     steps = [{"arm": "candidate", "block": None, "discard": True}, {"arm": "baseline", "block": 1}, {"arm": "candidate", "block": 1}]
-    run = lab.begin(lab.plan(steps=steps))
+    run = lab.begin(lab.plan(steps=steps, outputs=True))
     run.until("step", arm="candidate")
     ended = run.release()
     assert (ended["outcome"], ended["restored"]) == ("released", [f"restored {lab.site}"])
@@ -72,6 +72,7 @@ def test_a_plan_is_measured_and_given_back(lab):
         assert trial["ended"]["by"] == "SIGTERM"
         assert (trial["ended"]["drained"], trial["ended"]["exit"], trial["ended"]["left"]) == (True, 137, [])
         assert trial["engine"]["simulated"] is True
+        assert (trial["outputs"]["error"], len(trial["outputs"]["digest"])) == (None, 16)
     candidate, baseline = run.trials[2], run.trials[1]
     assert candidate["effective_ok"] is True
     last_rank = candidate["effective"]["sglang::scheduler_TP1"]
@@ -213,6 +214,7 @@ def test_a_full_disk_ends_the_plan_at_once(lab):
 def test_a_result_that_cannot_be_written_ends_the_plan_with_the_reason(lab):
     run = lab.begin(lab.plan())
     step = run.until("step")
+    run.until("phase")  # the trial has its directory
     os.mkdir(os.path.join(os.path.dirname(step["log"]), "trial.json"))
     ended = run.until("ended")
     assert ended["outcome"] == "failed"
