@@ -8,6 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export LC_ALL := C.UTF-8
 unexport PYTHONPATH PYTHONHOME
 
+WORKERS ?= 2
 ARGS ?= -e nccl_channels=2
 SCENARIOS ?= $(patsubst extensions/molecule/%/molecule.yml,%,$(wildcard extensions/molecule/*/molecule.yml))
 VENV := . .venv/bin/activate &&
@@ -46,8 +47,8 @@ lint: setup-dev ## ruff, yamllint, ansible-lint
 sanity: setup-dev ## ansible-test sanity on the built collection
 	@tests/sanity/run
 
-unit: setup-dev ## unit tests
-	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest 2>&1 | tee -i .cache/unit.log
+unit: setup-dev ## unit tests, in WORKERS=2 processes
+	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile 2>&1 | tee -i .cache/unit.log
 
 molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubuntu); SCENARIOS="nccl"
 	@tests/lab/lxc.py install
