@@ -15,9 +15,14 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import files
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import bundle_make, bundle_request
 
-TEXTS = """directory name profile machine python distribution sglang_version sglang_cuda lock uv_lock index_url cuda_version
-    cuda_driver_version kernel_module kernel dpkg_status repository_url repository_key host_packages""".split()
-LISTS = """locks packages system_packages toolkit_packages build_packages driver_members repositories priorities carry_anyway""".split()
+TEXTS = (
+    "directory", "name", "profile", "machine", "python", "distribution", "sglang_version", "sglang_cuda", "lock", "uv_lock", "index_url",
+    "cuda_version", "cuda_driver_version", "kernel_module", "kernel", "dpkg_status", "repository_url", "repository_key", "host_packages",
+)  # fmt: skip
+LISTS = (
+    "locks", "packages", "system_packages", "toolkit_packages", "build_packages", "driver_members", "repositories", "priorities",
+    "carry_anyway",
+)  # fmt: skip
 
 
 class ActionModule(ActionBase):
