@@ -141,7 +141,7 @@ class Server:
                 self._forget(title)  # without a name, and without a fault: it may have done its job
 
     def _went_first(self, member):
-        """Whether the launcher did: as it ends its children get another parent and their parent-death signal, before it can be collected."""
+        """Whether the launcher did: as it ends, its children get another parent and a signal, and only then is it a zombie."""
         now, then = procfs.read(member.process.pid), member.process
         return now is not None and now.start == then.start and then.ppid == self.popen.pid != now.ppid
 
