@@ -73,10 +73,9 @@ def _misspelt(factors, engine):
     return [f"tune_flags: SGLang {engine['sglang']} knows no --{name}. Did you mean {found[0]}?" for name, found in near.items() if found]
 
 
-def _together(target, factors):
-    """(errors, warnings) about what cannot go together on this host with each of FACTORS in force; each said once."""
-    known_good = target["configuration"]
-    judged = [compatibility.judge(target, known_good, resolve.overlay(known_good, [factor])) for factor in factors]
+def _together(host, target, factors):
+    """(errors, warnings) about what cannot go together on HOST with each of FACTORS in force; each said once."""
+    judged = [compatibility.judge(host, target, resolve.overlay(target["configuration"], [factor])) for factor in factors]
     return tuple(list(dict.fromkeys(text for pair in judged for text in pair[index])) for index in (0, 1))
 
 
@@ -124,7 +123,7 @@ class ActionModule(ActionBase):
         resolved = resolve.resolve(given, inventory, target, nccl_version=target["engine"]["nccl"])
         errors = [*target["problems"], *resolved.errors, *self._refusals(target, settings), *_misspelt(resolved.factors, target["engine"])]
         factors = [factor for factor in resolved.factors if args.get("only") in (None, "", factor.label)]
-        impossible, doubtful = _together(target, factors)
+        impossible, doubtful = _together(host, target, factors)
         errors += impossible
         if not errors and len(factors) > 1 and not settings["isolate"]:
             names = ", ".join(factor.label for factor in factors)

@@ -56,10 +56,11 @@ def refused(findings: Iterable[Finding], accepted: Iterable[str] = ()) -> list[F
     return [finding for finding in findings if finding.severity == REFUSED and finding.row not in taken]
 
 
-def of_target(target: Mapping[str, Any], configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The combination of a host as target_info found it, with CONFIGURATION's server on it."""
+def of_target(host: str, target: Mapping[str, Any], configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The combination of HOST as target_info found it, with CONFIGURATION's server on it."""
     gpus, engine, link = target.get("gpus") or [], target["engine"], target.get("link")
     return {
+        "host": host,
         "gpus": gpus,
         "driver": gpus[0].get("driver") if gpus else None,
         "nvlink": None if link is None else link == "NVLink",
@@ -70,11 +71,12 @@ def of_target(target: Mapping[str, Any], configuration: Mapping[str, Any]) -> di
     }
 
 
-def judge(target: Mapping[str, Any], known_good: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """(errors, warnings) about running CANDIDATE on a host. What holds of KNOWN_GOOD too is in force there, so it is no error."""
-    findings = check(of_target(target, candidate))
-    fatal = refused(findings, (finding.row for finding in check(of_target(target, known_good))))
-    return [str(finding) for finding in fatal], [str(finding) for finding in findings if finding not in fatal]
+def judge(host: str, target: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """(errors, warnings) about running CANDIDATE on HOST. What holds of its known-good too is in force there, so it is no error."""
+    findings = check(of_target(host, target, candidate))
+    fatal = refused(findings, (finding.row for finding in check(of_target(host, target, target["configuration"]))))
+    said = [f"{finding}{' Known-good has that, too.' * (finding.severity == REFUSED)}" for finding in findings if finding not in fatal]
+    return [str(finding) for finding in fatal], said
 
 
 def _found(row: Mapping[str, Any], facts: Facts, *, patched: bool) -> Finding | None:

@@ -37,7 +37,7 @@ FUSED = Factor(f"--{FUSION}", flags={FUSION: True})
 def together(*factors, flags=None, **parts):
     target = copy.deepcopy({**TARGET, **parts})
     target["configuration"]["server"]["flags"].update(flags or {})
-    return tune_plan._together(target, factors)
+    return tune_plan._together("gpu1", target, factors)
 
 
 def test_a_candidate_that_cannot_work_is_refused_with_the_row_and_its_source():
@@ -63,7 +63,8 @@ def test_what_known_good_has_is_in_force_and_never_refused():
     errors, warnings = together(HARMLESS, flags={FUSION: True}, gpus=[{**GPU, "driver": "570.211.01"}] * 8)
     assert errors == []
     assert len(warnings) == 3
-    assert any("driver-for-cuda" in warning for warning in warnings)
+    assert all(warning.endswith("] Known-good has that, too.") for warning in warnings)
+    assert any("gpu1 has 570.211.01" in warning for warning in warnings)
 
 
 def test_taking_the_flag_out_of_known_good_is_fine():
