@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import control, files, procfs
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server import Member, Server
 from trial_lab import FORMER_SITE, WORKLOAD, Lab
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -257,6 +259,23 @@ def test_member_killed(lab, point, member, outcome):
     assert trial["outcome"] == outcome
     assert trial["cause"]["summary"]
     assert lab.settle() == []
+
+
+def test_a_launcher_that_ends_is_told_from_a_worker_that_does():
+    """Its workers may be seen dead before it is, as the kernel ends them before it lets anybody collect the launcher."""
+    launcher = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; sleep 60 & echo $!; wait; sleep 60"], stdout=subprocess.PIPE, text=True)
+    workers = [Member("scheduler", procfs.read(int(launcher.stdout.readline())), None) for _ in range(2)]
+    server = Server([], {}, log_path=os.devnull)
+    server.popen = launcher
+    try:
+        kill(workers[0].process)
+        assert [server._went_first(worker) for worker in workers] == [False, False]
+        launcher.kill()
+        launcher.wait(10)
+        assert server._went_first(workers[1])
+    finally:
+        launcher.kill()
+        procfs.send_signal(workers[1].process, signal.SIGKILL)
 
 
 def eager(lab):
