@@ -17,7 +17,7 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from harness import CONTAINERS, Host
+from harness import CONTAINERS, PATIENCE_S, Host
 
 DISK_KIB = 3072
 MODEL = "/opt/lab/trial-model"
@@ -104,14 +104,14 @@ class Trials:
             return json.loads(self.path("trials", f"{self.plan()}-01", "trial.json").read_text())
         return None
 
-    def wait_for(self, moment, run, timeout_s=60):
+    def wait_for(self, moment, run):
         wanted = MOMENTS[moment][0]
 
         def seen():
             assert run.process.poll() is None, f"the run ended before {moment}: {run.text()}"
             return any(map(wanted, self.events()))
 
-        self.host.wait_for(seen, timeout_s, moment)
+        self.host.wait_for(seen, PATIENCE_S, moment)
 
     # --- what is left -----------------------------------------------------------------------------------------------
 
