@@ -88,7 +88,7 @@ def facts_of(combination: Mapping[str, Any]) -> Facts:
     gpus = list(_gpus(combination, facts))
     facts.gpus = list({gpu["gpu_capability"].value: gpu for gpu in reversed(gpus)}.values())
     count = str(combination.get("gpu_count") or len(_listed(combination.get("gpus"))))
-    ranks = str(facts.flags.get("tp-size") or ("" if facts.flags or count == "1" else count))
+    ranks = str(facts.flags.get("tp-size") or ("" if facts.flags else count))
     if ranks.isdecimal() and ranks != "0":
         facts.of["ranks"] = Known(ranks, ranks)
     if combination.get("nvlink") is not None:
@@ -193,10 +193,5 @@ def _by_device(device_id: str | None) -> str | None:
 
 
 def _by_name(name: str) -> str | None:
-    found = [
-        (len(words), capability)
-        for capability, rows in data()["names"]["rows"].items()
-        for words in rows
-        if re.search(rf"\b{re.escape(words)}\b", name)
-    ]
-    return max(found)[1] if found else None
+    rows = data()["names"]["rows"].items()
+    return next((capability for capability, names in rows if any(re.search(rf"\b{words}\b", name) for words in names)), None)

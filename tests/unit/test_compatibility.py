@@ -97,6 +97,11 @@ CASES = [
         {"sglang": "0.5.16", "nvlink": False, "gpu_count": 8},
         {"sglang": "0.5.16", "nvlink": True, "gpu_count": 8},
     ),
+    (
+        "custom-all-reduce-pcie",
+        {"sglang": "0.5.16", "nvlink": False, "gpus": ["NVIDIA L40S"] * 8},
+        {"sglang": "0.5.16", "nvlink": False, "gpus": ["NVIDIA L40S"] * 8, "flags": {"trust-remote-code": True}},  # one rank, then
+    ),
     ("attention-fa3", attention("12.0", "0.5.16", attention_backend="fa3"), attention("9.0", "0.5.16", attention_backend="fa3")),
     ("attention-fa3", attention("10.0", "0.5.16", decode_attention_backend="fa3"), attention("10.0", "0.5.16", attention_backend="triton")),
     (
@@ -236,7 +241,8 @@ def test_what_is_given_with_an_unknown_release_still_counts():
         ("580.65.06", "<580.105.08", True), ("0.5.9", "<0.5.16", True), ("0.5.16+simulated", "==0.5.16", True),
         ("0.5.16.post1", ">0.5.16", True), ("0.5.16.post1", "<0.5.17", True), ("0.5.16rc1", "<0.5.16", True),
         ("2.11.0+cu130", "==2.11.0", True), ("535.104.05-0ubuntu0.22.04.1", ">=535.104.05", True), ("580.105.08-1", ">=580.105.08", True),
-        ("10.0", "==10.*", True), ("1.0", "==10.*", False), ("9.0", "!=9.*, !=10.*", False), ("12.0", "!=9.*, !=10.*", True),
+        ("10.0", "==10.*", True), ("1.0", "==10.*", False), ("100.0", "==10.*", False),
+        ("9.0", "!=9.*, !=10.*", False), ("12.0", "!=9.*, !=10.*", True),
         ("3.10", "not >=3.11, <3.14", True), ("3.13.5", "not >=3.11, <3.14", False), ("13.0.2", "!=13.0.*", False),
     ],
 )  # fmt: skip

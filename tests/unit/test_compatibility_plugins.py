@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.action import compatibility as action
@@ -18,6 +19,7 @@ from ansible_collections.ringmaster.gpu.plugins.action import tune_plan
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.modules import compatibility as module
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils.resolve import Factor
+from test_tune_plan import SETTINGS, WORKLOAD
 
 ROOT = Path(__file__).resolve().parents[2]
 FUSION = "enable-flashinfer-allreduce-fusion"
@@ -75,6 +77,33 @@ def test_taking_the_flag_out_of_known_good_is_fine():
 @pytest.mark.parametrize("gpus", [None, []])
 def test_the_lab_and_a_host_of_which_nothing_is_known_go_on(engine, gpus):
     assert together(HARMLESS, FUSED, engine=engine, gpus=gpus, link=None) == ([], [])
+
+
+def plan(monkeypatch, **flags):
+    """What tune_plan makes of FLAGS on TARGET, or the message of its refusal."""
+    target = {
+        **copy.deepcopy(TARGET), "problems": [], "warnings": [], "changed_files": [], "gpu_users": [], "systemd": True,
+        "unit": {"name": "sglang.service", "active": False, "exists": False},
+        "status": {"holder": None, "known_good": {"version": 3}, "versions": [{"version": 2}, {"version": 3}]},
+    }  # fmt: skip
+    task = object.__new__(tune_plan.ActionModule)
+    task._task = SimpleNamespace(args={"target": target, "settings": {**SETTINGS, "workloads": [WORKLOAD], "on_lost_controller": "abort"}})
+    monkeypatch.setattr(task, "_given", lambda *_unused: ({"tune_flags": flags}, {}))
+    monkeypatch.setattr(tune_plan.variables, "unknown_variables", lambda *_unused: [])
+    return task._plan({"inventory_hostname": "gpu1"}), task, target
+
+
+def test_a_plan_is_not_made_of_what_cannot_work(monkeypatch):
+    with pytest.raises(RingmasterError, match=r"gpu1: SGLang 0\.5\.16 ends with .*\[fusion-sglang: .*\[fusion-flashinfer: "):
+        plan(monkeypatch, **{FUSION: True})
+
+
+def test_a_plan_says_what_it_is_warned_of_and_a_way_back_asks_nothing(monkeypatch):
+    answer, task, target = plan(monkeypatch, **{"disable-custom-all-reduce": False})
+    assert answer["plan"]["factor"] == "--disable-custom-all-reduce (removed)"
+    assert any(text.startswith("gpu1: SGLang 0.5.16 turns its custom all-reduce off on 8 GPUs") for text in answer["warnings"])
+    target["configuration"]["server"]["flags"][FUSION] = True
+    assert task._rollback("gpu1", target, SETTINGS | {"on_lost_controller": "abort"}, "previous")["rollback_to"] == 2
 
 
 # --- the module
