@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What apt would do for a set of packages that belong together, before it does it. Runs apt-get -s, apt-cache and dpkg-query only.
+"""What apt would do for a set of packages that belong together, before it does it. Changes nothing.
 
 A driver is thirty packages of one version. Asking apt for one of them in a version leaves the others to whatever is newest, so the set is
 pinned by a preferences file; here the file is tried before it is written.
@@ -13,14 +13,13 @@ import fnmatch
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from contextlib import contextmanager
 
-from .errors import RingmasterError
+from . import apt_room
+from .apt_run import attempt, refusal, run
 
 PREFERENCES = "/etc/apt/preferences.d"
-TIMEOUT_S = 120.0
 # "Inst NAME [from] (to Origin:... [amd64]) []" and "Remv NAME [from]"
 _STEP = re.compile(r"(Inst|Remv) (\S+)(?: \[([^]]*)\])?(?: \((\S+))?")
 _VERSION_ROW = re.compile(r" (?:\*\*\*|   ) (\S+)(?: -?\d+)?")
@@ -51,18 +50,6 @@ def parse_installed(text):
     """[{name, version, held}] of lines 'name TAB version TAB want TAB status'; `name` has an architecture where dpkg needs one."""
     rows = [line.split("\t") for line in text.splitlines() if line.count("\t") == 3]
     return [{"name": name, "version": version, "held": want == "hold"} for name, version, want, status in rows if status == "installed"]
-
-
-def refusal(text):
-    """apt's own words for why it cannot, without its greeting, as one line."""
-    lines = [line.strip() for line in text.splitlines()]
-    kept, on = [], False
-    for line in lines:
-        on = on or line.startswith("The following packages have unmet dependencies")
-        if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:")) or (on and line and not line.startswith(("W:", "N:"))):
-            kept.append(line[2:].strip() if line.startswith("E:") else line)
-    kept = [line for line in kept if not line.startswith("The following packages have unmet")]
-    return "; ".join(kept) or " ".join(lines[-3:]) or "apt-get gave no reason"
 
 
 def matches(name, patterns):
@@ -120,31 +107,52 @@ def after(steps, installed):
     return [rows[name] for name in sorted(rows)]
 
 
-def plan(wanted, members, version="", forbidden=(), preferences="", preferences_file=None, folder=PREFERENCES):
-    """{specs, unknown, steps, conflicts, installed, after} for WANTED; nothing is changed.
+def installed_packages():
+    """parse_installed's of this host."""
+    return parse_installed(run("dpkg-query", "-W", "-f", "${binary:Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n"))
+
+
+def versions_like(wanted):
+    """["NAME VERSION", ...] that there are in place of WANTED: of its name, else of names that differ from it in numbers only."""
+    found = []
+    for name in names(wanted):
+        bones = re.sub(r"\d+", "0", name)
+        twins = [other for other in run("apt-cache", "pkgnames", re.split(r"\d", name)[0]).split() if re.sub(r"\d+", "0", other) == bones]
+        asked = [name] if name in twins else sorted(twins)
+        known = parse_policy(run("apt-cache", "policy", *asked)) if asked else {}
+        found += [f"{other} {version}" for other in asked for version in known.get(other, [])]
+    return list(dict.fromkeys(found))
+
+
+def plan(wanted, members, version="", forbidden=(), preferences="", preferences_file=None, places=apt_room.PLACES, folder=PREFERENCES):
+    """{specs, unknown, there, steps, bytes, conflicts, installed, after} for WANTED; nothing is changed.
 
     members: patterns of the packages that belong together: `installed` and `after` are of them, and of these alone may some go.
     version: the one that installed members get where there is such a one; it may end in *. They have to be named, for apt leaves a held
     package alone that is not. forbidden: names that are taken away where they are, and must not come. preferences: text that is to be in
-    force as `preferences_file`, which need not be there yet. `unknown` is what apt does not know; then `steps` is empty, nothing was tried.
+    force as `preferences_file`, which need not be there yet. `unknown` is what apt does not know, and `there` which versions it knows
+    instead; then `steps` is empty, nothing was tried. places: where room is needed for what comes.
     """
-    installed = parse_installed(
-        _run("dpkg-query", "-W", "-f", "${binary:Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n")
-    )
+    installed = installed_packages()
     here = {row["name"].partition(":")[0] for row in installed}
-    result = {"specs": [], "unknown": [], "steps": [], "conflicts": []}
+    result = {"specs": [], "unknown": [], "there": [], "steps": [], "conflicts": [], "bytes": {"download": 0, "install": 0}}
     if wanted:
         with _preferences(preferences, preferences_file, folder) as options:
             moving = sorted({name for name in here if version and matches(name, members)} - {*names(wanted), *forbidden})
-            known = parse_policy(_run("apt-cache", *options, "policy", *names(wanted), *moving))
+            known = parse_policy(run("apt-cache", *options, "policy", *names(wanted), *moving))
             result["specs"], result["unknown"] = choose(wanted, known, here)
             result["specs"] += choose([f"{name}={version}" for name in moving], known, here)[0]
-            if not result["unknown"]:
+            if result["unknown"]:
+                result["there"] = versions_like(result["unknown"])
+            else:
                 words = ["-s", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
                 away = [f"{name}-" for name in forbidden if name in here]  # apt's way to say: and remove that
-                code, text = _try("apt-get", *options, *words, *result["specs"], *away)
+                code, text = attempt("apt-get", *options, *words, *result["specs"], *away)
                 result["steps"] = parse_steps(text) if code == 0 else []
                 result["conflicts"] = judge(result["steps"], installed, forbidden, members) if code == 0 else [refusal(text)]
+            if result["steps"]:
+                result["bytes"] = apt_room.needed(result["specs"], result["steps"], options)
+                result["conflicts"] += apt_room.missing(result["bytes"], places)
     result["installed"] = [row for row in installed if matches(row["name"], members)]
     result["after"] = [row for row in after(result["steps"], installed) if matches(row["name"], members)]
     return result
@@ -165,30 +173,3 @@ def _preferences(text, path, folder):
         with open(os.path.join(place, own), "w", encoding="utf-8") as file:
             file.write(text)
         yield ["-o", f"Dir::Etc::preferencesparts={place}"]
-
-
-def _try(*command):
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise RingmasterError(f"{command[0]} is not here.", "This needs a Debian or Ubuntu host.") from None
-    except subprocess.TimeoutExpired:
-        raise RingmasterError(f"{command[0]} does not end within {TIMEOUT_S:g} s.", "Look whether another package manager runs.") from None
-    return done.returncode, f"{done.stdout}\n{done.stderr}"
-
-
-def _run(*command):
-    code, text = _try(*command)
-    if code:
-        raise RingmasterError(f"{command[0]} fails ({code}): {refusal(text)}", "Mend the host's package manager first (apt-get check).")
-    return text

@@ -42,6 +42,11 @@ options:
   preferences_file:
     description: Where O(preferences) will be written. What is there now is left out of the simulation.
     type: path
+  places:
+    description: Directories in whose file systems there must be room for what comes.
+    type: list
+    elements: path
+    default: [/usr]
 extends_documentation_fragment:
   - ringmaster.gpu.read_only
 author:
@@ -73,6 +78,15 @@ unknown:
   returned: success
   type: list
   elements: str
+there:
+  description: The versions that there are instead of RV(unknown).
+  returned: success
+  type: list
+  elements: str
+bytes:
+  description: What would be fetched (C(download)), and what it takes on the disk (C(install)).
+  returned: success
+  type: dict
 steps:
   description: What apt would do.
   returned: success
@@ -122,6 +136,7 @@ def argument_spec():
         "forbidden": texts,
         "preferences": {"type": "str", "default": ""},
         "preferences_file": {"type": "path"},
+        "places": {"type": "list", "elements": "path", "default": ["/usr"]},
     }
 
 

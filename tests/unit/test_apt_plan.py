@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_plan
+from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_plan, apt_run
 
 STEPS = """\
 NOTE: This is only a simulation!
@@ -106,14 +106,14 @@ def test_the_state_afterwards_and_what_speaks_against_it():
 
 
 def test_aptitudes_reason_in_one_line():
-    assert apt_plan.refusal(UNMET) == (
+    assert apt_run.refusal(UNMET) == (
         "nvidia-driver-cuda : Depends: libcuda1 (= 585.1-1) but 580.105.08-1 is to be installed; "
         "Unable to correct problems, you have held broken packages."
     )
-    assert "--configure -a" in apt_plan.refusal(
+    assert "--configure -a" in apt_run.refusal(
         "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n"
     )
-    assert apt_plan.refusal("") == "apt-get gave no reason"
+    assert apt_run.refusal("") == "apt-get gave no reason"
 
 
 needs_apt = pytest.mark.skipif(not all(map(shutil.which, ["apt-get", "apt-cache", "dpkg-query"])), reason="needs apt")

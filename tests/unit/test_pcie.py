@@ -301,7 +301,7 @@ def test_auto_by_generation(devices, version, module):
         ([0x2BB5], "auto", "565.77", "does not run yet.*branch 570"),
         ([0x1180], "auto", "", "10de:1180"),
         ([0x1180], "open", "", "10de:1180"),
-        ([], "auto", "", "No NVIDIA GPU.*proxmox_host_kernel_module"),
+        ([], "auto", "", "No NVIDIA GPU.*cuda_kernel_module"),
     ],
 )
 def test_what_cannot_run_is_refused(devices, asked, version, words):

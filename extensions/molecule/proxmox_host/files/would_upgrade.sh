@@ -9,11 +9,12 @@ look() {
 echo "all: $(look)"
 apt-mark showhold >"$place/held"
 xargs -r apt-mark unhold <"$place/held" >/dev/null
-mv /etc/apt/preferences.d/ringmaster-nvidia "$place"
+mkdir "$place/pins" "$place/lists"
+mv /etc/apt/preferences.d/00-ringmaster-* "$place/pins"
 echo "blacklist: $(look)"
-mv /etc/apt/apt.conf.d/52ringmaster-nvidia "$place"
+mv /etc/apt/apt.conf.d/52ringmaster-* "$place/lists"
 echo "none: $(look)"
-mv "$place/52ringmaster-nvidia" /etc/apt/apt.conf.d
-mv "$place/ringmaster-nvidia" /etc/apt/preferences.d
+mv "$place"/lists/* /etc/apt/apt.conf.d
+mv "$place"/pins/* /etc/apt/preferences.d
 xargs -r apt-mark hold <"$place/held" >/dev/null
 rm -r "$place"

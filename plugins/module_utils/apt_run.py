@@ -1,0 +1,98 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run apt's and dpkg's programs, once nobody else does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import time
+
+from .errors import RingmasterError
+
+TIMEOUT_S = 120.0
+INSTALL_TIMEOUT_S = 3600.0  # gigabytes over a slow network, and a kernel module that is built
+FLOCK = "hhqqi4x"  # of Linux on 64 bits
+LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock", "/var/lib/apt/lists/lock")
+
+
+def attempt(*command, timeout_s=TIMEOUT_S):
+    """(exit status, standard output and error) of COMMAND, in English and never asking anything."""
+    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise RingmasterError(f"{command[0]} is not here.", "This needs a Debian or Ubuntu host.") from None
+    except subprocess.TimeoutExpired:
+        raise RingmasterError(f"{command[0]} does not end within {timeout_s:g} s.", "Look whether another package manager runs.") from None
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
+def run(*command):
+    """The output of COMMAND, which must not fail."""
+    code, text = attempt(*command)
+    if code:
+        raise RingmasterError(f"{command[0]} fails ({code}): {refusal(text)}", "Mend the host's package manager first (apt-get check).")
+    return text
+
+
+def refusal(text):
+    """apt's own words for why it cannot, without its greeting, as one line."""
+    lines = [line.strip() for line in text.splitlines()]
+    kept, on = [], False
+    for line in lines:
+        on = on or line.startswith("The following packages have unmet dependencies")
+        if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:", "dpkg: error")) or (
+            on and line and not line.startswith(("W:", "N:"))
+        ):
+            kept.append(line[2:].strip() if line.startswith("E:") else line)
+    kept = [line for line in kept if not line.startswith("The following packages have unmet")]
+    return "; ".join(dict.fromkeys(kept)) or " ".join(lines[-3:]).strip() or "apt-get gave no reason"
+
+
+def wait_until_free(timeout_s, locks=LOCKS):
+    """Wait until no package manager runs; RingmasterError naming the one that does not end.
+
+    What a package manager that runs has done so far looks like something that was cut off, so nothing is judged before.
+    """
+    deadline = time.monotonic() + timeout_s
+    while held := [(path, pid) for path in locks if (pid := holder(path)) is not None]:
+        if time.monotonic() >= deadline:
+            path, pid = held[0]
+            raise RingmasterError(
+                f"Another package manager has {path} since more than {timeout_s:g} s: {_who(pid)}.",
+                "Wait until it has ended (systemctl status apt-daily-upgrade unattended-upgrades), and run this again.",
+            )
+        time.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
+
+
+def holder(path):
+    """The pid that has a lock on PATH; None when nobody has one, 0 when it is out of sight (in another container)."""
+    try:
+        with open(path, "rb") as file:
+            asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _whence, _start, _length, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def _who(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    return f"pid {pid} ({words[:120]})" if words else f"pid {pid}" if pid else "a process of another container"

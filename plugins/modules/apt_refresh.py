@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: apt_refresh
+short_description: Fetch apt's lists of packages, of one repository or of all
+version_added: 0.1.0
+description:
+  - Fetches the lists of one sources file alone, also on a host whose other repositories are out of reach.
+  - Waits for a package manager that runs, and names the one that does not end.
+options:
+  sources_file:
+    description: The file in C(/etc/apt/sources.list.d). Without it, all.
+    type: path
+  lock_timeout_s:
+    description: Longest time to wait for another package manager, in seconds.
+    type: float
+    default: 300
+attributes:
+  check_mode:
+    description: Fetches nothing.
+    support: full
+  diff_mode:
+    description: There is no difference to show.
+    support: none
+author:
+  - Ringmaster contributors (@ringmaster)
+"""
+
+EXAMPLES = r"""
+- name: Fetch the lists of NVIDIA's repository
+  become: true
+  ringmaster.gpu.apt_refresh:
+    sources_file: /etc/apt/sources.list.d/nvidia.sources
+"""
+
+RETURN = r""""""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils import answer, apt_set
+
+
+def main():
+    spec = {"sources_file": {"type": "path"}, "lock_timeout_s": {"type": "float", "default": 300}}
+    module = AnsibleModule(spec, supports_check_mode=True)
+    given = module.params
+
+    def work():
+        return {"changed": True} if module.check_mode else apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+
+    answer.give(module, work, "/var/lib/apt/lists", "write")
+
+
+if __name__ == "__main__":
+    main()
