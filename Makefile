@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything lives in the clone: .venv, .cache, dist.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev lock tune lint sanity unit molecule ends test test-real soak build clean
+.PHONY: help setup setup-dev lock tune lint sanity unit measures molecule ends test test-real soak build clean
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -47,8 +47,11 @@ lint: setup-dev ## ruff, yamllint, ansible-lint
 sanity: setup-dev ## ansible-test sanity on the built collection
 	@tests/sanity/run
 
-unit: setup-dev ## unit tests, in WORKERS=2 processes
-	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile 2>&1 | tee -i .cache/unit.log
+unit: setup-dev ## unit tests, in WORKERS=2 processes; those that measure apart
+	@mkdir -p .cache && set -o pipefail && .venv/bin/python -m pytest -m "not measures" -n $(WORKERS) --dist loadfile 2>&1 | tee -i .cache/unit.log
+
+measures: setup-dev ## unit tests that measure, and so want the machine for themselves
+	@.venv/bin/python -m pytest -m measures tests/unit
 
 molecule: setup-dev ## molecule scenarios on LXC containers (root, Debian or Ubuntu); SCENARIOS="nccl"
 	@tests/lab/lxc.py install
@@ -62,7 +65,7 @@ ends: setup-dev ## every way a run or a trial can end, on an LXC container (as m
 ORDERED = $(filter tune,$(SCENARIOS)) $(filter-out tune,$(SCENARIOS))
 
 test: setup-dev ## lint, ends, unit, molecule and sanity, two at once (LANES=1: one); what cannot run here is skipped and named
-	@tests/lab/check lint ends unit $(addprefix molecule:,$(ORDERED)) sanity
+	@tests/lab/check lint ends unit $(addprefix molecule:,$(ORDERED)) sanity -- measures
 
 test-real: setup-dev ## tune.yml, and whatever befalls a server, with a real SGLang on the CPU
 	@tests/real/run

@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_from_the_start_is_named(users):
         assert trials.left() == []
     finally:
         trials.empty()
-    again = trials.start("loading")
+    again = trials.start("loading", lease_s=LONG_LEASE_S)
     assert again.wait() == 0, again.text()
 
 

@@ -92,6 +92,17 @@ def test_all_run_whatever_fails_and_the_first_begin_first(tree):
     assert (sorted(begun[:2]), sorted(begun[2:])) == (["begin bad", "begin lint"], ["begin bad-too", "begin unit"])
 
 
+def test_what_wants_the_machine_for_itself_runs_last_and_alone(tree):
+    status, said = run(tree, "lint", "unit", "--", "measures", "bad")
+    assert status == 1
+    assert said.endswith("passed: lint N s, unit N s, measures N s; failed: bad; skipped: none\n")
+    times = (tree / "times").read_text(encoding="utf-8").splitlines()
+    assert (sorted(times[:4]), times[4:]) == (
+        ["begin lint", "begin unit", "end lint", "end unit"],
+        ["begin measures", "end measures", "begin bad", "end bad"],
+    )
+
+
 @pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
 def test_what_is_skipped_fails_in_ci(tree, ci, status):
     for name in ("sleep", "python3"):

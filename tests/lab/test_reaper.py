@@ -74,7 +74,7 @@ class Guest:
         return [worker["pid"] for worker in self.workers() if worker["class"] == "serving"]
 
     @staticmethod
-    def until(holds, timeout_s=20.0):
+    def until(holds, timeout_s=120.0):
         end = time.monotonic() + timeout_s
         while not holds():
             assert time.monotonic() < end, "it did not come about"

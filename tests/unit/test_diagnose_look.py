@@ -28,7 +28,7 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import (
 from ansible_collections.ringmaster.gpu.plugins.module_utils.state import State
 from trial_lab import Lab
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,7 @@ def deviations(row: dict[str, Any], real: list[dict[str, Any]], itl_ms: float | 
     return {name: (said, true) for name, (said, true, margin) in pairs.items() if abs(said - true) > margin}
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize("concurrency", CONCURRENCIES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_every_kind_of_stream(case: dict[str, Any], concurrency: int) -> None:

@@ -149,7 +149,7 @@ class Run:
         self.trials += news["trials"].values()
         return news
 
-    def until(self, kind, timeout_s=25.0, **fields):
+    def until(self, kind, timeout_s=120.0, **fields):
         """The first event of KIND with FIELDS, old or new. Fails when the plan ends first."""
         end = time.monotonic() + timeout_s
         while True:
