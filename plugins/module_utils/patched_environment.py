@@ -21,7 +21,7 @@ import os
 import stat
 import subprocess
 
-from . import files, nccl_site, procfs, source_patches
+from . import environment_users, files, nccl_site, source_patches
 from .errors import RingmasterError
 
 FOLDER = "ringmaster-patches"
@@ -63,44 +63,6 @@ def _ask(environment, code, question):
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         found = getattr(error, "strerror", None) or (f"exit {done.returncode}" if isinstance(error, ValueError) else str(error))
         raise RingmasterError(f"{python} does not answer: {found}.", f"Is {environment} a virtual environment? Build it first.") from error
-
-
-def users(environment):
-    """[(pid, command line)] of the processes that run out of ENVIRONMENT, a real path: workers they start import what is there."""
-    inside = os.path.join(environment, "")
-    here = os.stat(environment)
-    found = []
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        words = procfs.command_line(pid)
-        if pid == os.getpid() or not words:
-            continue
-        with contextlib.suppress(OSError):  # gone, or not ours to look at
-            if _runs_from(pid, words[0], inside) and _is_same(pid, environment, here):
-                found.append((pid, " ".join(words).strip()))
-    return found
-
-
-def _runs_from(pid, program, inside):
-    if os.path.isabs(program) and os.path.join(os.path.realpath(os.path.dirname(program)), "").startswith(inside):
-        return True
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:  # renamed workers have their libraries from there
-        return f" {inside}" in file.read()
-
-
-def _is_same(pid, environment, here):
-    """Whether PID, maybe in a container, means the same folder by that path."""
-    try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/root{environment}"), here)
-    except PermissionError:
-        return True
-
-
-def _refuse_users(environment):
-    found = users(environment)
-    if found:
-        who = "; ".join(f"{pid} ({command[:120]})" for pid, command in found[:3])
-        remedy = "Stop that server, or put the patches on an environment that is not in use yet and switch to it."
-        raise RingmasterError(f"{environment} is in use, by {len(found)} processes such as {who}.", remedy)
 
 
 @contextlib.contextmanager
@@ -172,8 +134,10 @@ def change(environment, wanted, exclusive, check_mode):
 def _change(environment, wanted, exclusive, check_mode):
     journal_path = os.path.join(environment, FOLDER, JOURNAL)
     journal, former = files.read_json(journal_path), {}
+    if journal is not None and not (isinstance(journal, dict) and {"before", "folders"} <= set(journal)):
+        raise RingmasterError(f"{journal_path} is not what Ringmaster wrote there.", "Build the environment again.")
     if journal is not None:
-        _refuse_users(environment)
+        environment_users.refuse(environment)
         if check_mode:
             former = {each["path"]: None if each["content"] is None else base64.b64decode(each["content"]) for each in journal["before"]}
         else:
@@ -195,7 +159,7 @@ def _change(environment, wanted, exclusive, check_mode):
     changes = {os.path.join(*key): contents for key, contents in plan.contents.items()}
     modes = {os.path.join(*key): mode for key, mode in plan.modes.items()}
     if changes:
-        _refuse_users(environment)
+        environment_users.refuse(environment)
         sources = {path: base64.b64encode(after).decode() for path, (_before, after) in changes.items() if after and path.endswith(".py")}
         problem = _ask(environment, _COMPILE, sources) if sources else None
         if problem:

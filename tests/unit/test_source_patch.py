@@ -318,6 +318,9 @@ def test_a_damaged_record(environment):
     (environment.path / patched_environment.FOLDER / "five.json").write_text("{}")
     with pytest.raises(RingmasterError, match=r"five\.json is not what Ringmaster wrote there"):
         environment.change({"name": "five", "diff": FIVE})
+    (environment.path / patched_environment.FOLDER / "journal.json").write_text("[]")
+    with pytest.raises(RingmasterError, match=r"journal\.json is not what Ringmaster wrote there"):
+        environment.change({"name": "five", "diff": FIVE})
 
 
 # --- an environment in use
@@ -347,6 +350,17 @@ def test_a_worker_that_renamed_itself_is_found_by_its_libraries(environment):
         with pytest.raises(RingmasterError, match=f"in use.*{worker.pid}"):
             environment.change({"name": "five", "diff": FIVE})
         worker.communicate(b"\n")
+
+
+def test_who_patches_may_run_out_of_the_environment(environment):
+    """Ansible's interpreter for the host may be the environment's own."""
+    code = f"import sys, json; sys.path.insert(0, {str(ROOT / 'collections')!r})\n"
+    code += "from ansible_collections.ringmaster.gpu.plugins.module_utils import patched_environment\n"
+    code += "print(patched_environment.change(sys.argv[1], json.loads(sys.argv[2]), False, False)['changed'])"
+    outer = [environment.path / "bin/python", "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"]
+    words = [environment.path / "bin/python", "-c", code, environment.path, json.dumps([item("five", FIVE)])]
+    done = subprocess.run([*outer, *words], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_two_runs_at_once(environment):
