@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import yaml
 from ansible_collections.ringmaster.gpu.plugins.module_utils import gpu_generations
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_name, flag_value
-from packaging.version import InvalidVersion, Version
 
 DATA = Path(__file__).parent / "data" / "compatibility.yml"
 # What may be given -> the words for it. "" is a plain value.
@@ -28,7 +27,7 @@ FIELDS = {
     "flashinfer": "FlashInfer ", "sglang": "SGLang ", "python": "",
 }  # fmt: skip
 LOCAL_CUDA = re.compile(r"\+cu(\d+)(\d)$")  # of torch's wheels: 2.11.0+cu130
-HEAD = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
+VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.-]?(a|b|rc|dev|post)(\d*))?")
 
 
 @lru_cache(maxsize=1)
@@ -37,13 +36,25 @@ def data() -> dict[str, Any]:
     return yaml.load(DATA.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
+class Version(NamedTuple):
+    """A version as it is compared: `release` without zeros at its end, `stage` below 0 for what comes before it and above for .postN.
+
+    Not told apart: release candidates of one release. Left aside: what follows, such as "+cu130", "+simulated" and Debian's revision.
+    """
+
+    release: tuple[int, ...]
+    stage: int
+
+
 def version(text: str) -> Version | None:
-    """A version as it is compared: without its local part ("+cu130", "+simulated"); of what is no Python version the leading numbers."""
-    try:
-        return Version(Version(text).public)
-    except InvalidVersion:
-        head = HEAD.match(text)
-        return Version(head[1]) if head else None
+    match = VERSION.match(text)
+    if not match:
+        return None
+    release = [int(number) for number in match[1].split(".")]
+    while len(release) > 1 and not release[-1]:
+        release.pop()
+    stage = 0 if match[2] is None else 1 + int(match[3] or 0) if match[2] == "post" else -1
+    return Version(tuple(release), stage)
 
 
 class Known(NamedTuple):
@@ -152,7 +163,7 @@ def _software(facts: Facts) -> None:
 
 def _runtime(cuda: Known, facts: Facts) -> dict[str, Known]:
     """A CUDA that has to run on the driver, and what it wants of it."""
-    major = str(version(cuda.value).major)
+    major = str(version(cuda.value).release[0])
     least, own = data()["major_drivers"]["rows"].get(major), _row("toolkit_drivers", cuda)
     if own is None:
         _not_in("toolkit_drivers", "unknown-cuda", cuda, facts)
