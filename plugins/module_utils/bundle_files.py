@@ -84,7 +84,7 @@ def fault(root, wanted):
     try:
         found = os.stat(path).st_size
         if found != wanted["bytes"]:
-            return f"{size(found)} instead of {size(wanted['bytes'])}"
+            return f"{found} bytes instead of {wanted['bytes']}"
         return "" if sha256(path) == wanted["sha256"] else "damaged"
     except (FileNotFoundError, NotADirectoryError):
         return "missing"

@@ -20,6 +20,7 @@ from .bundle_target import Target
 
 MAKER = 1  # raised when the same request gives other files
 PROFILES = ("full", "slim")
+ALWAYS = ("python3-apt",)  # Ansible's own module for apt needs it on the host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
     wanted = [*(given["packages"] or bundle_names.packages(given))]
     if not wanted:
         return None
-    wanted += [] if given["packages"] else given["system_packages"]
+    wanted += [] if given["packages"] else [*given["system_packages"], *ALWAYS]
     repositories = [*(given["repositories"] or Target(given["machine"], "", given["distribution"]).repositories())]
     if given["repository_url"]:
         url = bundle_names.repository(given["repository_url"], given["distribution"], given["machine"])
