@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Checks flags against those that the version takes, and gives old names their new ones.
   - Everything that is wrong is reported at once.
-positional: _version, names
+positional: _version
 options:
   _input:
     description: The flags. V(true) is a bare flag, null and V(false) are none.
@@ -26,10 +26,10 @@ options:
     description: Names of that version's flags, where it is not on record here. Without them nothing is checked then.
     type: list
     elements: str
-  variable:
-    description: Where the flags come from, for messages.
-    type: str
-    default: sglang_flags
+  kept:
+    description: The flags stand in a file that C(tune.yml) wrote, so an old name is an error, too.
+    type: bool
+    default: false
 author:
   - Ringmaster contributors (@ringmaster)
 """
@@ -62,11 +62,14 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import sglang_flags as flags_of
 
 
-def _sglang_flags(flags, version, names=None, variable="sglang_flags"):
+def _sglang_flags(flags, version, names=None, kept=False):
     table = flags_of.known(version) or {name: {} for name in names or ()}
     if not table:
         return {"flags": dict(flags), "notes": [], "checked": False}
-    found = flags_of.check(flags, version, table, variable=variable)
+    if kept and (problems := flags_of.check_kept(flags, version, table)):
+        remedy = "Go back with rollback.yml first, then switch, then measure again."
+        raise AnsibleFilterError(f"What tune.yml keeps here does not go with this SGLang: {' '.join(problems)} {remedy}")
+    found = flags_of.check(flags, version, table)
     if found["errors"]:
         raise AnsibleFilterError(" ".join(found["errors"]))
     return {"flags": found["flags"], "notes": found["notes"], "checked": True}

@@ -37,6 +37,16 @@ def changes() -> dict[str, dict]:
     return yaml.safe_load((DATA / "sglang_renamed_flags.yml").read_text(encoding="utf-8"))
 
 
+def check_kept(given: Mapping[str, Any], version: str, table: Mapping[str, dict]) -> list[str]:
+    """Sentences: why the flags GIVEN, which stand in a file that is not to be written anew, are none for SGLang VERSION."""
+    found = []
+    for name, value in given.items():
+        if problem := _problem(name, value, version, table):
+            renamed = changes()["renamed"].get(name, {}).get("to")
+            found.append(f"SGLang {version} calls --{name} now --{renamed}." if renamed in table else problem)
+    return found
+
+
 def check(given: Mapping[str, Any], version: str, table: Mapping[str, dict], *, variable: str = "sglang_flags") -> dict[str, Any]:
     """{flags, notes, errors}: GIVEN flags as SGLang VERSION, which takes those of TABLE, wants them; old names replaced by new ones.
 
