@@ -76,7 +76,8 @@ def closure(wanted, members, shared=()):
     """{rows: [{name, version}], others, unknown: [...], there: [...]}: exact versions for WANTED and all MEMBERS that they need.
 
     wanted: 'NAME=VERSION', where VERSION may be a shell pattern, of which the newest is taken. shared: patterns of members that other sets
-    need, too. others: members that are installed and none of these. unknown: what apt does not know, and `there` which versions it knows instead.
+    need, too. others: members that are installed and none of these. unknown: what apt does not know, and `there` which versions it knows
+    instead.
     """
     here = {row["name"].partition(":")[0]: row["version"] for row in installed_packages()}
     chosen, unknown = {}, []

@@ -45,7 +45,7 @@ def needed(specs, steps, options=()):
 
 
 def missing(wanted, places):
-    """[reasons]: file systems that have too little room for WANTED (needed's), of which each of PLACES has to take all that is installed."""
+    """[reasons]: file systems with too little room for WANTED (needed's); each of PLACES may have to take all that is installed."""
     needs = {}
     for path, size in [(ARCHIVES, wanted["download"]), *((place, wanted["install"]) for place in places)]:
         there = _existing(path)

@@ -72,7 +72,6 @@ def refresh(sources_file, timeout_s):
             f"apt cannot fetch the lists of {sources_file or 'its sources'}: {apt_run.refusal(text)}.",
             "Look at the address and the key of that repository, and at the network.",
         )
-    return {"changed": True}
 
 
 def hold(members, timeout_s, check=False):

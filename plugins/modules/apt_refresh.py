@@ -38,7 +38,12 @@ EXAMPLES = r"""
     sources_file: /etc/apt/sources.list.d/nvidia.sources
 """
 
-RETURN = r""""""
+RETURN = r"""
+sources_file:
+  description: The file whose lists were fetched; null when it was all.
+  returned: success
+  type: str
+"""
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -51,7 +56,9 @@ def main():
     given = module.params
 
     def work():
-        return {"changed": True} if module.check_mode else apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+        if not module.check_mode:
+            apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+        return {"changed": True, "sources_file": given["sources_file"]}
 
     answer.give(module, work, "/var/lib/apt/lists", "write")
 

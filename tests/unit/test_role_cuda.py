@@ -75,11 +75,16 @@ def test_the_pin_is_of_one_version_or_of_what_was_found(tmp_path):
     found = [{"name": "libcuda1:amd64", "version": "550.163.01-2"}, {"name": "nvidia-smi", "version": "550.163.01-2"},
              {"name": "nvidia-settings", "version": "535.1-1"}]  # fmt: skip
     cases = [{"_cuda_set": {"members": ["libcuda1", "nvidia-*"], "version": "580.105.08-*"}, "__cuda_rows": []},
-             {"_cuda_set": {"members": [], "version": ""}, "__cuda_rows": found}]  # fmt: skip
-    one, rows = renderings(ROLE, "preferences.j2", tmp_path, cases)
+             {"_cuda_set": {"members": [], "version": "", "exact": False}, "__cuda_rows": found},
+             {"_cuda_set": {"members": ["libcuda1", "nvidia-*"], "version": "", "exact": False}, "__cuda_rows": [
+                 {"name": "libcuda1", "version": "580.105.08-1"}, {"name": "nvidia-smi", "version": "580.105.08-2"}]},
+             {"_cuda_set": {"members": ["*"], "version": "", "exact": True}, "__cuda_rows": found[:1]}]  # fmt: skip
+    one, rows, adopted, exact = renderings(ROLE, "preferences.j2", tmp_path, cases)
     assert one.endswith("\nPackage: libcuda1 nvidia-*\nPin: version 580.105.08-*\nPin-Priority: 1001\n")
     assert "Package: libcuda1 nvidia-smi\nPin: version 550.163.01-2\n" in rows
     assert "Package: nvidia-settings\nPin: version 535.1-1\n" in rows
+    assert adopted == one  # what is installed, and adopted by a later run, is the same
+    assert exact.endswith("\nPackage: libcuda1\nPin: version 550.163.01-2\nPin-Priority: 1001\n")
 
 
 OPEN = ["nvidia-modprobe", "nvidia-persistenced"]
@@ -110,8 +115,7 @@ def test_names_of_the_drivers_packages(tmp_path):
 def test_what_is_derived(tmp_path):
     names = [
         "_cuda_repository_url",
-        "_cuda_toolkit_names",
-        "_cuda_toolkit_wanted",
+        "_cuda_toolkit_asked",
         "_cuda_toolkit_folder",
         "_cuda_in_container",
         "_cuda_headers",
@@ -121,15 +125,21 @@ def test_what_is_derived(tmp_path):
     cases = [
         {"ansible_facts": {**HOSTS["debian"], **lxc}, "cuda_version": "12.8", "cuda_repository_url": "nvidia"},
         {"ansible_facts": {**HOSTS["ubuntu"], **machine}, "cuda_version": "13.0.2", "cuda_repository_url": "nvidia"},
-        {"ansible_facts": {**HOSTS["ubuntu"], **lxc}, "cuda_version": "13.0", "cuda_repository_url": "file:/r", "cuda_container": False},
+        {
+            "ansible_facts": {**HOSTS["ubuntu"], **lxc},
+            "cuda_version": "13.0",
+            "cuda_repository_url": "file:/r",
+            "cuda_container": False,
+            "cuda_toolkit_packages": ["cuda-toolkit-13-0", "cuda-nvcc-13-0=13.0.88-1"],
+        },
     ]
     repository = "https://developer.download.nvidia.com/compute/cuda/repos"
     assert [list(found.values()) for found in values(ROLE, names, tmp_path, cases)] == [
-        [f"{repository}/debian12/x86_64/", ["cuda-toolkit-12-8"], "12.8.*", "/usr/local/cuda-12.8", True,
+        [f"{repository}/debian12/x86_64/", ["cuda-toolkit-12-8=12.8.*"], "/usr/local/cuda-12.8", True,
          "proxmox-headers-6.8.12-4-pve | pve-headers-6.8.12-4-pve"],
-        [f"{repository}/ubuntu2404/sbsa/", ["cuda-toolkit-13-0"], "13.0.2-*", "/usr/local/cuda-13.0", False,
+        [f"{repository}/ubuntu2404/sbsa/", ["cuda-toolkit-13-0=13.0.2-*"], "/usr/local/cuda-13.0", False,
          "linux-headers-6.1.0-39-amd64"],
-        ["file:/r", ["cuda-toolkit-13-0"], "13.0.*", "/usr/local/cuda-13.0", False,
+        ["file:/r", ["cuda-toolkit-13-0=13.0.*", "cuda-nvcc-13-0=13.0.88-1"], "/usr/local/cuda-13.0", False,
          "proxmox-headers-6.8.12-4-pve | pve-headers-6.8.12-4-pve"],
     ]  # fmt: skip
 
