@@ -45,7 +45,8 @@ def check(combination: Mapping[str, Any]) -> list[Finding]:
     SGLang's sources), `host` (its name, for the text). None and "" are "not known".
     """
     facts = facts_of(combination)
-    found = [_found(row, facts, patched=bool(combination.get("patches"))) for row in data()["rows"]]
+    patches = [patch for patch in combination.get("patches") or () if not (isinstance(patch, Mapping) and patch.get("state") == "absent")]
+    found = [_found(row, facts, patched=bool(patches)) for row in data()["rows"]]
     unknown = [Finding(row, WARNING, _sentence(data()["unknown"][row].format_map(fields)), "", "") for row, fields in facts.unknown]
     return sorted([*filter(None, found), *unknown], key=lambda finding: finding.severity != REFUSED)
 

@@ -174,6 +174,11 @@ def test_patched_sources_may_know_better_but_kernels_do_not_appear():
     assert [f.severity for f in compatibility.check({**STORY, "patches": ["x"], "sglang": "0.5.18"})] == ["warning"]
 
 
+def test_a_patch_that_is_to_be_taken_out_patches_nothing():
+    found = rows({**STORY, "patches": [{"name": "fusion-sm120", "state": "absent"}]})
+    assert {finding.severity for finding in found.values()} == {"refused"}
+
+
 def test_everything_right_is_nothing_to_say():
     assert compatibility.check(H200) == []
     assert compatibility.check({}) == []
