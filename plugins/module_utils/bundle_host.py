@@ -63,6 +63,9 @@ def complete(text, where, folder, source="", verify=False, python="", keep_parts
     for name, content in ((bundle_files.MANIFEST, text), (bundle_files.SUMS, sums(manifest["files"]))):
         if path == folder:
             files.write_atomic(os.path.join(folder, name), content.encode(), mode=0o644)
+    if path == folder:
+        _remove_strangers(folder, manifest)
+    os.sync()  # what was copied must not be lost by a power cut that the stamp survives
     stamp = {"manifest": manifest_digest(text), "path": path, "files": bundle_files.stamp_rows(path, manifest["files"])}
     stamp["site"] = bundle_unpack.tree_seen(_site(manifest, folder)) if _has_site(manifest) else None
     files.write_json(os.path.join(folder, STAMP), stamp, mode=0o644)
@@ -151,6 +154,15 @@ def _has_site(manifest):
 
 def _site(manifest, folder):
     return os.path.join(folder, manifest["sglang"]["site"])
+
+
+def _remove_strangers(folder, manifest):
+    """Away with files of another bundle that had this name: they would be taken for packages of this one."""
+    known = {row["path"] for row in manifest["files"]}
+    for place in {os.path.dirname(path) for path in known} - {""}:
+        for name in os.listdir(os.path.join(folder, place)):
+            if f"{place}/{name}" not in known and os.path.isfile(os.path.join(folder, place, name)):
+                files.remove(os.path.join(folder, place, name))
 
 
 def _damaged(folder, wrong, remedy):
