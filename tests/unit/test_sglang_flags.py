@@ -1,0 +1,134 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Server flags against the lists of SGLang's versions, and how they get into a unit."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.ringmaster.gpu.plugins.filter import sglang_command, systemd_environment
+from ansible_collections.ringmaster.gpu.plugins.filter import sglang_flags as plugin
+from ansible_collections.ringmaster.gpu.plugins.module_utils import units
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import sglang_flags as flags_of
+
+OLD, NEW = "0.5.16", "0.5.23"
+
+
+def check(given, version=NEW):
+    return flags_of.check(given, version, flags_of.known(version))
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_the_story_s_server_is_understood_by_every_version(version):
+    story = {
+        "trust-remote-code": True, "tp-size": 8, "mem-fraction-static": 0.88, "num-continuous-decode-steps": 4,
+        "disable-custom-all-reduce": True, "speculative-algorithm": "EAGLE3", "speculative-draft-model-path": "/m",
+    }  # fmt: skip
+    found = check(story, version)
+    assert found["errors"] == []
+    assert list(found["flags"]) == list(story)
+    assert [note for note in found["notes"] if "does nothing" in note] == found["notes"]
+    assert len(found["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "told"),
+    [
+        ({"cuda-graph-max-bs": 128}, {"cuda-graph-max-bs-decode": "128"}, "--cuda-graph-max-bs is --cuda-graph-max-bs-decode in"),
+        ({"cuda_graph_max_bs": 128}, {"cuda-graph-max-bs-decode": "128"}, "--cuda-graph-max-bs is"),
+        ({"enable-flashinfer-allreduce-fusion": True}, {"flashinfer-allreduce-fusion-backend": "auto"}, "backend auto in this SGLang"),
+        ({"prefill-cp-mode": "in-seq-split"}, {"cp-strategy": "zigzag"}, "--cp-strategy zigzag"),
+        ({"tp": 4}, {"tp-size": "4"}, None),
+        ({"trust-remote-code": False, "dp": None}, {}, None),
+        ({"cuda-graph-bs-decode": [1, 2, 4]}, {"cuda-graph-bs-decode": ["1", "2", "4"]}, None),
+    ],
+)
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_names_of_yesterday(given, flags, told, version):
+    found = check(given, version)
+    assert found["errors"] == []
+    assert found["flags"] == flags
+    assert (told is None and found["notes"] == []) or told in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tp-sise": 2}, "SGLang 0.5.23 has no --tp-sise; did you mean --tp-size?"),
+        ({"zzz": True}, "has no --zzz."),
+        ({"disable-custom-all-reduce": "yes"}, "--disable-custom-all-reduce takes no value, and 'yes' was given"),
+        ({"tp-size": True}, "--tp-size needs a value"),
+        ({"tp-size": [1, 2]}, "takes one value, and 2 were given"),
+        ({"attention-backend": "tritn"}, "'tritn' is none of its values; did you mean triton?"),
+        ({"tp": 2, "tp-size": 2}, "tp and tp-size are the same flag, --tp-size"),
+        ({"cuda-graph-max-bs": 1, "cuda-graph-max-bs-decode": 2}, "are the same flag"),
+        ({"host": "0.0.0.0"}, "host is set by sglang_host"),
+        ({"model": "/m"}, "model is set by sglang_model_path"),
+    ],
+)
+def test_what_cannot_be_is_an_error(given, words):
+    found = check(given)
+    assert len(found["errors"]) == 1
+    assert words in found["errors"][0]
+    assert found["errors"][0].startswith("sglang_flags: ")
+
+
+def test_everything_wrong_is_told_at_once():
+    with pytest.raises(AnsibleFilterError) as error:
+        plugin._sglang_flags({"tp-sise": 2, "attention-backend": "tritn"}, NEW)
+    assert "--tp-sise" in str(error.value)
+    assert "tritn" in str(error.value)
+
+
+def test_a_version_that_is_not_on_record_is_checked_by_the_names_of_its_environment():
+    given = {"tp-size": 2, "new-flag": True}
+    assert plugin._sglang_flags(given, "0.5.99") == {"flags": given, "notes": [], "checked": False}
+    assert plugin._sglang_flags(given, "0.5.99", names=["tp-size", "new-flag"])["checked"]
+    with pytest.raises(AnsibleFilterError, match="0.5.99 has no --new-flag"):
+        plugin._sglang_flags(given, "0.5.99", names=["tp-size"])
+
+
+def test_flags_that_a_file_keeps_are_not_renamed():
+    kept = {"cuda-graph-max-bs": "128", "tp-size": "2"}
+    assert plugin._sglang_flags(kept, OLD, kept=True)["checked"]
+    with pytest.raises(AnsibleFilterError, match="calls --cuda-graph-max-bs now --cuda-graph-max-bs-decode.*rollback.yml"):
+        plugin._sglang_flags(kept, NEW, kept=True)
+    with pytest.raises(AnsibleFilterError, match="has no --collect-tokens-histogram"):
+        plugin._sglang_flags({"collect-tokens-histogram": True}, NEW, kept=True)
+
+
+def test_new_names_are_flags_of_some_version():
+    tables = [flags_of.known(version) for version in (OLD, NEW)]
+    for old, change in flags_of.changes()["renamed"].items():
+        assert any(change["to"] in table for table in tables), old
+        values = [*change.get("values", {}).values(), *([change["value"]] if change.get("value") else [])]
+        for choices in filter(None, (table.get(change["to"], {}).get("choices") for table in tables)):
+            assert set(values) <= set(choices), old
+
+
+def test_the_command_of_a_unit_is_read_back():
+    flags = {"model-path": "/a b", "json-model-override-args": '{"a": "50% $x"}', "trust-remote-code": True, "cuda-graph-bs": ["1", "2"]}
+    line = sglang_command._sglang_command(flags, "/opt/sglang/bin/python", "0.0.0.0", "8000")
+    words = ["/opt/sglang/bin/python", "-m", "sglang.launch_server", "--model-path", "/a b",
+             "--json-model-override-args", '{"a": "50% $x"}', "--trust-remote-code", "--cuda-graph-bs", "1", "2", "--host", "0.0.0.0", "--port", "8000"]  # fmt: skip
+    assert units.exec_start(f"[Service]\nExecStart={line}\n") == words
+
+
+def test_an_environment_file_is_read_back(tmp_path):
+    variables = {"A": 'say "hi" 100% $HOME \\ end', "NUMBER": 1, "EMPTY": "", "GONE": None}
+    path = tmp_path / "env"
+    path.write_text(systemd_environment._systemd_environment(variables))
+    assert units._environment_file(str(path)) == {"A": variables["A"], "NUMBER": "1", "EMPTY": ""}
+    assert [shlex.split(line)[0] for line in path.read_text().splitlines()][0].startswith("A=")
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [({"a b": "1"}, "'a b' is no name"), ({"A": "x\ny"}, "value of A has a line break"), ({"A": True}, "A is true; write it as text")],
+)
+def test_what_no_environment_file_can_say(variables, words):
+    with pytest.raises(AnsibleFilterError, match=words):
+        systemd_environment._systemd_environment(variables)
