@@ -118,7 +118,6 @@ def _empty_file(head):
 
 def _name(raw, at):
     """The file name of a `---` or `+++` line, without the date after a tab; quoted as git does, when it is."""
-    raw = raw.rstrip(b"\r")
     if not raw.startswith(b'"'):
         return raw.split(b"\t")[0].rstrip().decode(errors="surrogateescape")
     quoted = re.match(rb'"((?:[^"\\]|\\.)*)"', raw)

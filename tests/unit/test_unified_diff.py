@@ -223,6 +223,10 @@ def test_where_to_look_first():
     assert undo(ONE, twice.replace(b"three", b"THREE"), near=11)[1] == 11
 
 
+def test_never_looked_for_ahead_of_the_first_line():
+    assert apply(ONE, b"one\nx\ntwo\nthree\nfour\nend\n", near=-5) == (b"one\nx\ntwo\nTHREE\nfour\nend\n", 1)
+
+
 # --- random edits, and the real programs
 
 
