@@ -117,7 +117,7 @@ class World:
     def _run(self, what: str, *command: str, timeout_s: float = apt_run.TIMEOUT_S) -> str:
         code, text = apt_run.attempt(command[0], *self._options, *command[1:], timeout_s=timeout_s)
         if code:
-            raise RingmasterError(f"{what}: {apt_run.refusal(text)[:1500]}.")
+            raise RingmasterError(f"{what}: {apt_run.refusal(text)[:1500].rstrip('.')}.")
         return text
 
     def update(self) -> None:
@@ -154,8 +154,8 @@ class World:
 
     def fetches(self, specs: list[str]) -> list[Deb]:
         """What an installation of SPECS would fetch."""
-        return parse_uris(self._run(f"{', '.join(specs)} cannot be installed", "apt-get", "--print-uris", "-qq", "-y", "install", *specs))
+        return parse_uris(self._run(f"{', '.join(specs)} cannot be installed", "apt-get", "--print-uris", "-q", "-y", "install", *specs))
 
     def download(self, specs: list[str]) -> None:
         """Fetch that into `archives`; what is there stays, and of what is there in part the rest is fetched."""
-        self._run("Packages cannot be fetched", "apt-get", "-qq", "-y", "--download-only", "install", *specs, timeout_s=DOWNLOAD_TIMEOUT_S)
+        self._run("Packages cannot be fetched", "apt-get", "-q", "-y", "--download-only", "install", *specs, timeout_s=DOWNLOAD_TIMEOUT_S)

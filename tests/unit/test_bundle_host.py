@@ -47,7 +47,7 @@ class Bundle:
         return state["missing"], bundle_host.complete(self.text, "m", self.folder, **more)
 
     def there(self):
-        return {path: open(os.path.join(self.folder, path), "rb").read() for path in FILES}  # noqa: SIM115
+        return {path: open(os.path.join(self.folder, path), "rb").read() for path in FILES}
 
     def at(self, path):
         return os.path.join(self.folder, path)

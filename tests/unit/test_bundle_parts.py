@@ -12,7 +12,12 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import bundle_files
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import bundle_parts
 
-CONTENT = {"wheels/a.whl": b"a" * 1000, "wheels/big.whl": bytes(range(256)) * 300, "debs/Packages": b"", "locks/" + "long" * 40 + ".txt": b"l"}
+CONTENT = {
+    "wheels/a.whl": b"a" * 1000,
+    "wheels/big.whl": bytes(range(256)) * 300,
+    "debs/Packages": b"",
+    "locks/" + "long" * 40 + ".txt": b"l",
+}
 
 
 @pytest.fixture
@@ -86,8 +91,8 @@ def test_parts_that_are_not_the_manifests(made, tmp_path, spoil, said):
     assert not list(tmp_path.glob("out/**/*.building"))
 
 
-GOOD = {"format": 1, "name": "n", "profile": "full", "machine": "x86_64", "python": None, "distribution": None, "sglang": None, "cuda": None,
-        "files": [{"path": "wheels/a.whl", "bytes": 1, "sha256": "0" * 64}], "parts": []}  # fmt: skip
+GOOD = {"format": 1, "name": "n", "profile": "full", "machine": "x86_64", "python": None, "distribution": None,
+        "sglang": None, "cuda": None, "files": [{"path": "wheels/a.whl", "bytes": 1, "sha256": "0" * 64}], "parts": []}  # fmt: skip
 
 
 def test_a_manifest():
