@@ -112,9 +112,9 @@ def test_new_names_are_flags_of_some_version():
 def test_the_command_of_a_unit_is_read_back():
     flags = {"model-path": "/a b", "json-model-override-args": '{"a": "50% $x"}', "trust-remote-code": True, "cuda-graph-bs": ["1", "2"]}
     line = sglang_command._sglang_command(flags, "/opt/sglang/bin/python", "0.0.0.0", "8000")
-    words = ["/opt/sglang/bin/python", "-m", "sglang.launch_server", "--model-path", "/a b",
-             "--json-model-override-args", '{"a": "50% $x"}', "--trust-remote-code", "--cuda-graph-bs", "1", "2", "--host", "0.0.0.0", "--port", "8000"]  # fmt: skip
-    assert units.exec_start(f"[Service]\nExecStart={line}\n") == words
+    start, listen = ["/opt/sglang/bin/python", "-m", "sglang.launch_server"], ["--host", "0.0.0.0", "--port", "8000"]
+    words = ["--model-path", "/a b", "--json-model-override-args", '{"a": "50% $x"}', "--trust-remote-code", "--cuda-graph-bs", "1", "2"]
+    assert units.exec_start(f"[Service]\nExecStart={line}\n") == [*start, *words, *listen]
 
 
 def test_an_environment_file_is_read_back(tmp_path):
