@@ -480,6 +480,7 @@ def test_api_key_no_radix_cache_metrics_and_stream_interval(standin):
 # ---- speed
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize(("concurrency", "tokens", "tolerance"), [(1, 170, 0.01), (4, 130, 0.02), (16, 130, 0.03), (64, 90, 0.1)])
 def test_pace_is_the_true_one(shared, concurrency, tokens, tolerance):
     """As the client sees it (with 64 streams the two cores are the client's, too) and as the server logs it."""
@@ -579,6 +580,7 @@ def test_sigterm_before_ready_leaves_the_detokenizer_behind(standin):
         os.kill(detokenizer, signal.SIGKILL)
 
 
+@pytest.mark.measures
 def test_dead_scheduler_is_noticed_within_a_second(standin):
     server = standin("--tp", "2", lab={"faults": ["lose_scheduler_after_s:0.3"]})
     server.ready()
@@ -616,6 +618,7 @@ def test_killed_while_loading(standin):
     assert "Rank 0 scheduler died during initialization (exit code: -9)." in server.log
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize(("word", "busy"), [("hang_at_phase", False), ("spin_at_phase", True)])
 def test_no_progress(standin, word, busy):
     server = standin("--tp", "2", lab={"faults": [f"{word}:weights"]})

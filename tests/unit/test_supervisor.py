@@ -125,6 +125,7 @@ def test_abort(lab, phase):
     assert "another@here" in run.until("ended")["reason"]
 
 
+@pytest.mark.measures
 def test_the_lease_ends(lab):
     run = lab.begin(lab.plan(workloads=[{**LONG, "requests": 40}], lease_s=3.0))
     run.until("workload")
