@@ -67,3 +67,34 @@ def test_an_environment_file(tmp_path):
 @pytest.mark.parametrize(("name", "full"), [("sglang", "sglang.service"), ("a.service", "a.service"), ("sglang@1", "sglang@1.service")])
 def test_unit_name(name, full):
     assert units.unit_name(name) == full
+
+
+SERVER = ["-m", "sglang.launch_server", "--model-path", "/m"]
+
+
+@pytest.mark.parametrize(
+    ("program", "written", "live", "found"),
+    [
+        ("python", SERVER, ["/env/bin/python", *SERVER], "launcher"),  # what the live process is came from it
+        ("python", SERVER, ["/env/bin/python", *SERVER, "--tp-size", "2"], "launcher"),  # flags changed since: the live ones count
+        ("python", SERVER, None, "launcher"),
+        ("python", SERVER, ["sglang::scheduler"], "live"),
+        ("start", SERVER, ["/env/bin/python", *SERVER], "live"),  # a script that may do anything
+        (None, SERVER, ["/env/bin/python", *SERVER], "live"),
+    ],
+)
+def test_a_launcher_is_what_a_unit_runs(tmp_path, monkeypatch, program, written, live, found):
+    launcher = "/usr/bin/python3"
+    if program:
+        launcher = str(tmp_path / program)
+        (tmp_path / program).write_text("#!/bin/sh\nexec /env/bin/python \"$@\"\n")
+    monkeypatch.setattr(units, "systemctl", lambda *words, **more: f"[Service]\nExecStart={units.command_line([launcher, *written])}\n")
+    monkeypatch.setattr(units.procfs, "read", lambda pid: live and object())
+    monkeypatch.setattr(units.procfs, "command_line", lambda pid: live)
+    command = units.command("sglang", {"MainPID": "7" if live else "0"})
+    assert command == ([launcher, *(live or ["", *written])[1:]] if found == "launcher" else live)
+
+
+def test_a_unit_whose_quotes_do_not_close_runs_nothing():
+    assert units.exec_start('[Service]\nExecStart=/bin/a b\nExecStart="/bin/a\n') == []
+    assert units.exec_start("[Service]\nExecStart=\nExecStart=-/bin/a \\\n  50%% $$x\n") == ["/bin/a", "50%", "$x"]
