@@ -311,6 +311,10 @@ def test_where_several_places_fit_the_record_tells(environment):
     assert environment.change(four, lower)["offsets"] == {"lower": {"toy/data.txt": 4}}
     environment.change(four, {"name": "lower", "state": "absent"})
     assert environment.read("toy/data.txt") == "1\n2\n3\n4\n" + base
+    environment.change(four, lower)
+    environment.write("toy/data.txt", "1\n2\n3\n4\n" + base)  # taken away by hand: the upper block is none of it
+    assert environment.change(four, {"name": "lower", "state": "absent"})["gone"] == ["lower"]
+    assert environment.read("toy/data.txt") == "1\n2\n3\n4\n" + base
 
 
 def test_a_damaged_record(environment):
