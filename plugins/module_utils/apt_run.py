@@ -49,14 +49,16 @@ def run(*command):
 
 
 def refusal(text):
-    """apt's own words for why it cannot, without its greeting, as one line."""
+    """apt's own words for why it cannot, without its greeting, as one line; of dpkg's errors the first two, each with its cause."""
     lines = [line.strip() for line in text.splitlines()]
-    kept, on = [], False
-    for line in lines:
+    kept, on, of_dpkg = [], False, 0
+    for line, following in zip(lines, [*lines[1:], ""]):
+        if line.startswith("dpkg: error"):
+            of_dpkg += 1
+            kept += [f"{line} {following}" if line.endswith(":") else line] if of_dpkg <= 2 else []
+            continue
         on = on or line.startswith("The following packages have unmet dependencies")
-        if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:", "dpkg: error")) or (
-            on and line and not line.startswith(("W:", "N:"))
-        ):
+        if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:")) or (on and line and not line.startswith(("W:", "N:"))):
             kept.append(line[2:].strip() if line.startswith("E:") else line)
     kept = [line for line in kept if not line.startswith("The following packages have unmet")]
     return "; ".join(dict.fromkeys(kept)) or " ".join(lines[-3:]).strip() or "apt-get gave no reason"

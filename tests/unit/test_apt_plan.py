@@ -114,6 +114,14 @@ def test_aptitudes_reason_in_one_line():
         "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n"
     )
     assert apt_run.refusal("") == "apt-get gave no reason"
+    full = "".join(
+        f"dpkg: error processing archive /tmp/{n}.deb (--unpack):\n cannot copy extracted data: failed to write (No space left on device)\n"
+        for n in range(9)
+    )
+    said = apt_run.refusal(f"Unpacking x ...\n{full}Errors were encountered while processing:\n /tmp/0.deb\nE: Sub-process failed\n")
+    assert said.startswith("dpkg: error processing archive /tmp/0.deb (--unpack): cannot copy extracted data: failed to write (No space")
+    assert said.count("No space left on device") == 2
+    assert said.endswith("; Sub-process failed")
 
 
 needs_apt = pytest.mark.skipif(not all(map(shutil.which, ["apt-get", "apt-cache", "dpkg-query"])), reason="needs apt")

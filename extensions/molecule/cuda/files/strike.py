@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, sys.argv[1])
@@ -21,7 +23,9 @@ def inside(name: str, command: str) -> int:
     return subprocess.run(["lxc-attach", "-P", container.CONTAINERS, "-n", name, "--", "sh", "-c", command], check=False).returncode
 
 
-run = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+sockets = tempfile.mkdtemp(prefix="cp-")  # a connection of its own, which notices that the other side is gone
+noticing = {"ANSIBLE_SSH_CONTROL_PATH_DIR": sockets, "ANSIBLE_SSH_EXTRA_ARGS": "-o ServerAliveInterval=3 -o ServerAliveCountMax=3"}
+run = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **noticing})
 deadline = time.monotonic() + 300
 while not all(inside(name, "test -e /run/reached") == 0 for name in (KILLED, CUT)):
     if run.poll() is not None or time.monotonic() > deadline:
