@@ -183,6 +183,13 @@ def test_another_key_is_not_trusted(tmp_path, repository):
 
 
 @needs_apt
+def test_a_repository_that_is_away_is_not_passed_over(tmp_path, repository):
+    apt = bundle_apt.World(tmp_path / "apt", architecture(), [{"url": "http://127.0.0.1:9/x", "key": str(repository / "key.asc")}])
+    with pytest.raises(RingmasterError, match="lists of packages cannot be fetched: .*127.0.0.1"):
+        apt.update()
+
+
+@needs_apt
 def test_a_package_that_was_changed_is_not_taken(tmp_path, repository):
     spoilt = tmp_path / "spoilt"
     shutil.copytree(repository, spoilt)
