@@ -231,6 +231,7 @@ STACKS = [
     ("nothing listed, exclusive", "xy", "", True, ""),
     ("exclusive", "axb", "ba", True, "ba"),
     ("absent ones go", "abc", "a-bc", False, "ac"),
+    ("above one that goes", "axb", "-ab", False, "xb"),
 ]
 
 
