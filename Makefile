@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything lives in the clone: .venv, .cache, dist.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev lock tune lint sanity unit measures molecule ends test test-real soak build clean
+.PHONY: help setup setup-dev lock locks tune lint sanity unit measures molecule ends test test-real soak build clean
 export PYTHONNOUSERSITE := 1
 export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -37,6 +37,10 @@ setup-dev: .venv/.setup-dev ## setup, and what lint and tests need
 lock: setup-dev ## requirements.lock from what .venv has (ansible-core goes by the Python version: see requirements.txt)
 	@{ echo "# Constraints for all that make installs. make lock writes this file."; .venv/bin/python -m pip freeze --exclude ansible-core; } > $@.new
 	@mv $@.new requirements.lock
+
+locks: setup-dev ## lock files and flag lists of the SGLang versions that role sglang ships, anew from PyPI
+	@.venv/bin/python tests/versions/locks
+	@.venv/bin/python tests/versions/flags
 
 tune: setup ## the lab: tune.yml on a simulated SGLang, from a fresh start; ARGS="-e nccl_channels=2"
 	@$(VENV) ansible-playbook tune.yml -e lab_reset=true $(ARGS)

@@ -19,7 +19,7 @@ options:
   state:
     description:
       - V(built) makes the environment O(name) whole.
-      - V(current) puts it in force for whatever starts from then on. In check mode one that is not there is taken to be built by then.
+      - V(current) puts it in force for whatever starts from then on. In check mode one that is not whole is taken to be by then.
       - V(absent) removes it. It must be neither in force nor in use.
       - V(pruned) removes all but the one in force, those in use, and O(keep) more.
     type: str
@@ -185,7 +185,7 @@ def _current(given, check):
     environments.check_name(name)
     former = environments.linked(home)
     fault = environments.fault(home, name)
-    if fault and not (check and fault == "is not there"):
+    if fault and not check:
         raise RingmasterError(f"{environments.path(home, name)} {fault}.", "Build it first (state=built).")
     result = {"name": name, "python": environments.python(home, name), "before": former, "changed": former != name}
     result["diff"] = {"before": _lines([former or ""]), "after": _lines([name]), "before_header": f"{home}/current"}
