@@ -52,7 +52,10 @@ def prove(folder, version, compiler):
     code, text = apt_run.attempt(nvcc, "--version") if os.path.exists(nvcc) else (1, "it is not there")
     match = _RELEASE.search(text)
     if code or not match:
-        raise RingmasterError(f"{nvcc} does not answer: {' '.join(text.split())[:200]}.", "Look at `dpkg --verify 'cuda-nvcc-*'`.")
+        raise RingmasterError(
+            f"{nvcc} does not answer: {' '.join(text.split())[:200]}.",
+            "Bring back what `dpkg --verify` misses: apt-get install --reinstall --allow-change-held-packages PACKAGE.",
+        )
     if match[1] != version or match[2] != compiler:
         raise RingmasterError(
             f"{nvcc} is of {match[1]}, V{match[2]}, and should be of {version}, V{compiler}.",
