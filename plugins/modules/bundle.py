@@ -166,8 +166,45 @@ manifest:
 from ansible.module_utils.basic import AnsibleModule
 
 
+def argument_spec():
+    text, path, texts = {"type": "str"}, {"type": "path"}, {"type": "list", "elements": "str"}
+    return {
+        "directory": {"type": "path", "required": True},
+        "name": text,
+        "profile": {"type": "str", "choices": ["full", "slim"], "default": "full"},
+        "machine": {"type": "str", "default": "x86_64"},
+        "python": text,
+        "distribution": text,
+        "part_mib": {"type": "float", "default": 0},
+        "refresh": {"type": "bool", "default": False},
+        "sglang_version": text,
+        "sglang_cuda": text,
+        "lock": path,
+        "locks": texts,
+        "uv_lock": path,
+        "index_url": text,
+        "system_packages": texts,
+        "cuda_version": text,
+        "cuda_driver_version": text,
+        "kernel_module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+        "toolkit_packages": texts,
+        "driver_packages": {"type": "dict"},
+        "build_packages": texts,
+        "driver_members": texts,
+        "packages": texts,
+        "kernel": text,
+        "repositories": {"type": "list", "elements": "dict"},
+        "repository_url": text,
+        "repository_key": path,
+        "priorities": texts,
+        "dpkg_status": path,
+        "host_packages": path,
+        "carry_anyway": texts,
+    }
+
+
 def main():
-    module = AnsibleModule({}, supports_check_mode=True)
+    module = AnsibleModule(argument_spec(), supports_check_mode=True)
     module.fail_json(msg="ringmaster.gpu.bundle works through its action plugin on the controller.")
 
 
