@@ -48,7 +48,10 @@ def base_python(asked, python_range):
         if place:
             seen.append(f"{name} is {version or 'no Python that starts'}")
     found = "; ".join(dict.fromkeys(seen)) or (f"{asked} is not there" if asked else "found none")
-    wanted = f"This SGLang needs Python {python_range}" if python_range else "This SGLang needs a Python"
+    wanted = f"this SGLang needs Python {python_range}" if python_range else "this SGLang needs a Python"
+    if asked:
+        raise RingmasterError(f"sglang_base_python: {found}; {wanted}.", "Name another one, or none.")
+    wanted = f"T{wanted[1:]}"
     raise RingmasterError(f"{wanted}; {found}.", "Install one, or name it in sglang_base_python.")
 
 

@@ -170,8 +170,8 @@ def test_uv_is_checked_before_it_runs(build, home, stock):
     ("asked", "allowed", "words"),
     [
         ("/nonexistent/python", "", "/nonexistent/python is not there"),
-        (PYTHON, ">=3.99", "needs Python >=3.99; .* is 3[.]"),
-        ("", ">=3.99", "needs Python >=3.99"),
+        (PYTHON, ">=3.99", "sglang_base_python: .* is 3[.].*; this SGLang needs Python >=3.99"),
+        ("", ">=3.99", "^This SGLang needs Python >=3.99; .*python3 is 3[.].*name it in sglang_base_python"),
         ("/bin/true", "", "is no Python that starts"),
     ],
 )
