@@ -80,12 +80,13 @@ def check_disk(home, disk_mib):
         raise RingmasterError(f"{home} has {free:.0f} MiB free, and this environment needs about {needed:.0f} MiB.", remedy)
 
 
-def plan(home, name, lock_text, asked_python):
+def plan(home, name, lock_text, asked_python, source=None):
     """What a build would start from: {lock, python, python_version}. Raises RingmasterError for all that can be known before."""
+    site = (source or {}).get("site")
     environments.check_name(name)
     lock = parse(lock_text)
     python, version = base_python(asked_python, lock["python"])
-    check_disk(home, lock["disk_mib"])
+    check_disk(home, environments.size_bytes(site) / 2**20 if site else lock["disk_mib"])
     return {"lock": lock, "python": python, "python_version": version}
 
 
@@ -94,7 +95,7 @@ def build(home, name, lock_text, *, source, uv_lock_text, asked_python=None, too
 
     Every error names the log. What is left of a build that failed is removed; only what was downloaded stays, for the next try.
     """
-    planned = plan(home, name, lock_text, asked_python)
+    planned = plan(home, name, lock_text, asked_python, source)
     place, log = environments.path(home, name), environments.log_path(home, name)
     with environments.locked(home, f"the build of {name} (log: {log})") as lock_descriptor:
         if not make_way(home, name, planned["lock"]["sha256"]):

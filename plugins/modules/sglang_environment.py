@@ -159,8 +159,8 @@ def _built(given, check):
         _check_base(stamp, given["base_python"])
         return {**result, "environment": stamp}
     environments_build.check_way(home, name, lock["sha256"])
-    environments_build.plan(home, name, given["lock"], given["base_python"])
     source = {kind: given[kind] for kind in ("site", "wheels", "index_url") if given[kind]}
+    environments_build.plan(home, name, given["lock"], given["base_python"], source)
     before = environments.names(home)
     diff = {"before": _lines(before), "after": _lines(sorted({*before, name})), "before_header": home, "after_header": home}
     if check:

@@ -320,13 +320,13 @@ def test_what_is_secret_in_a_url(url, secrets):
 # --- a trimmed site directory, for a host whose base interpreter has the rest
 
 
-def test_a_trimmed_site(build, home, tmp_path):
+def test_a_trimmed_site(build, home, stock, tmp_path):
     site = tmp_path / "site"
     (site / "sglang").mkdir(parents=True)
     (site / "sglang/__init__.py").touch()
     (site / "sglang-0.5.16.dist-info").mkdir()
     (site / "sglang-0.5.16.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.16\n")
-    stamp = build(source={"site": str(site)})
+    stamp = build("# disk: 999999999 MiB\n" + stock["lock"], source={"site": str(site)})
     assert (stamp["versions"]["sglang"], stamp["tool"]) == ("0.5.16", "copy")
     done = subprocess.run([environments.python(home, NAME), "-I", "-c", IMPORT], capture_output=True, text=True)
     assert done.stdout.startswith(environments.path(home, NAME))
