@@ -66,11 +66,10 @@ def uv():
     with tempfile.TemporaryDirectory() as place:
         plain = pathlib.Path(place, "uv.txt")
         plain.write_text("\n".join([f"{pin} \\", " \\\n".join(re.findall(r"--hash=\S+", UV_LOCK.read_text()))]))
-        subprocess.run(
-            [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:",
-             "--index-url=https://pypi.org/simple", f"--platform=manylinux_2_17_{platform.machine()}", f"--dest={place}", f"--requirement={plain}"],
-            check=True,
-        )  # fmt: skip
+        pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "download", "--quiet"]
+        what = ["--no-deps", "--require-hashes", "--only-binary=:all:", f"--platform=manylinux_2_17_{platform.machine()}"]
+        where = ["--index-url=https://pypi.org/simple", f"--dest={place}", f"--requirement={plain}"]
+        subprocess.run([*pip, *what, *where], check=True)
         (SIMPLE / "uv").mkdir()
         for found in pathlib.Path(place).glob("*.whl"):
             shutil.copy(found, SIMPLE / "uv")
