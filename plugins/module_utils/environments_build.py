@@ -34,6 +34,7 @@ names = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions
 print(json.dumps({"sglang": spec and spec.origin, "site": site, "installed": names, "python": "%d.%d.%d" % sys.version_info[:3]}))
 """
 _SITES = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith(('site-packages', 'dist-packages'))]))"
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
 
@@ -249,6 +250,16 @@ def _copy_site(work, python, site):
     shutil.copytree(site, target, dirs_exist_ok=True, symlinks=True)
     below = json.loads(_quiet([python, "-I", "-c", _SITES]).stdout)
     files.write_atomic(os.path.join(target, "ringmaster_base.pth"), "".join(f"{one}\n" for one in below).encode(), mode=0o644)
+    _link_programs(os.path.dirname(python), os.path.dirname(work.python))
+
+
+def _link_programs(base, own):
+    """What packages of the base interpreter have put beside it (ninja, which compiles kernels at start) is found beside ours, too."""
+    for name in os.listdir(base) if base not in SYSTEM_PATH else ():
+        program = os.path.join(base, name)
+        link = os.path.join(own, name)
+        if not name.startswith(("python", "pip", "activate")) and os.access(program, os.X_OK) and not os.path.lexists(link):
+            os.symlink(program, link)
 
 
 def _prove(work, lock, source):

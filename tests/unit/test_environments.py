@@ -320,18 +320,37 @@ def test_what_is_secret_in_a_url(url, secrets):
 # --- a trimmed site directory, for a host whose base interpreter has the rest
 
 
-def test_a_trimmed_site(build, home, stock, tmp_path):
+@pytest.fixture
+def site(tmp_path):
     site = tmp_path / "site"
     (site / "sglang").mkdir(parents=True)
     (site / "sglang/__init__.py").touch()
     (site / "sglang-0.5.16.dist-info").mkdir()
     (site / "sglang-0.5.16.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.16\n")
+    return site
+
+
+def test_a_trimmed_site(build, home, stock, site):
     stamp = build("# disk: 999999999 MiB\n" + stock["lock"], source={"site": str(site)})
     assert (stamp["versions"]["sglang"], stamp["tool"]) == ("0.5.16", "copy")
     done = subprocess.run([environments.python(home, NAME), "-I", "-c", IMPORT], capture_output=True, text=True)
     assert done.stdout.startswith(environments.path(home, NAME))
     below = subprocess.run([PYTHON, "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True)
     assert below.stdout.strip() in done.stdout.split()
+
+
+def test_programs_of_the_base_interpreter_s_packages_are_found(build, home, stock, site, tmp_path):
+    """ninja, without which no kernel is compiled, may be a package of the base interpreter's: only beside that one."""
+    base = tmp_path / "base"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", base], check=True)
+    (base / "bin/ninja").write_text("#!/bin/sh\necho it compiles\n")
+    (base / "bin/ninja").chmod(0o755)
+    build(stock["lock"], source={"site": str(site)}, asked_python=str(base / "bin/python"))
+    folder = Path(environments.python(home, NAME)).parent
+    assert subprocess.check_output([folder / "ninja"], text=True) == "it compiles\n"
+    assert str(folder.resolve()) == subprocess.check_output(
+        [folder / "python", "-c", "import os, sys; print(os.path.dirname(sys.executable))"], text=True
+    ).strip()  # python itself is the environment's own
 
 
 # --- what a server runs
