@@ -72,14 +72,14 @@ def pick(need, there, installed, shared, at_least):
     return installed if installed in there else there[0] if there else None
 
 
-def closure(wanted, members, shared=()):
+def closure(wanted, members, shared=(), installed=None):
     """{rows: [{name, version}], others, unknown: [...], there: [...]}: exact versions for WANTED and all MEMBERS that they need.
 
     wanted: 'NAME=VERSION', where VERSION may be a shell pattern, of which the newest is taken. shared: patterns of members that other sets
-    need, too. others: members that are installed and none of these. unknown: what apt does not know, and `there` which versions it knows
-    instead.
+    need, too. installed: [{name, version}], what dpkg has where none is given. others: members that are installed and none of these.
+    unknown: what apt does not know, and `there` which versions it knows instead.
     """
-    here = {row["name"].partition(":")[0]: row["version"] for row in installed_packages()}
+    here = {row["name"].partition(":")[0]: row["version"] for row in (installed_packages() if installed is None else installed)}
     chosen, unknown = {}, []
     level = [(Need(item.partition("=")[0]), item.partition("=")[2] or "*") for item in wanted]
     while level:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_plan, apt_run
+from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_closure, apt_plan, apt_run
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 UPDATE_TIMEOUT_S = 1800.0
@@ -113,6 +114,18 @@ class World:
             "Debug::NoLocking": "1",
         }
         self._options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        self._config = place / "apt.conf"
+        self._config.write_text("".join(f'{name} "{value}";\n' for name, value in options.items()), encoding="utf-8")
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Programs of apt that cannot be given options see this world, too; the machine's apt.conf.d still has the last word here."""
+        former = os.environ.get("APT_CONFIG")
+        os.environ["APT_CONFIG"] = str(self._config)
+        try:
+            yield
+        finally:
+            os.environ.pop("APT_CONFIG") if former is None else os.environ.update(APT_CONFIG=former)
 
     def _run(self, what: str, *command: str, timeout_s: float = apt_run.TIMEOUT_S) -> str:
         code, text = apt_run.attempt(command[0], *self._options, *command[1:], timeout_s=timeout_s)
@@ -151,6 +164,20 @@ class World:
                 "See cuda_version, cuda_driver_version, bundle_packages, cuda_repository_url.",
             )
         return specs
+
+    def exact(self, wanted: list[str], members: list[str], shared: list[str]) -> list[str]:
+        """All packages of a set, each at the version that WANTED ('NAME=PATTERN') names, as role cuda pins them.
+
+        Its metapackage asks for them by `>=`, so apt would take the newest. Raises RingmasterError naming what no repository has.
+        """
+        with self._entered():
+            found = apt_closure.closure(wanted, members, shared, installed=[])
+        if found["unknown"]:
+            raise RingmasterError(
+                f"No repository has {', '.join(found['unknown'])} (there: {', '.join(found['there']) or 'nothing like it'}).",
+                "See cuda_version, cuda_toolkit_packages, cuda_repository_url.",
+            )
+        return [f"{row['name']}={row['version']}" for row in found["rows"]]
 
     def fetches(self, specs: list[str]) -> list[Deb]:
         """What an installation of SPECS would fetch."""

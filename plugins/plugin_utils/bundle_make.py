@@ -17,7 +17,7 @@ from typing import Any
 from ansible_collections.ringmaster.gpu.plugins.module_utils import bundle_files, bundle_host, bundle_unpack, files
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
-from . import bundle_debs, bundle_parts, bundle_request, bundle_slim, bundle_wheels
+from . import bundle_debs, bundle_names, bundle_parts, bundle_request, bundle_slim, bundle_wheels
 from .bundle_apt import World
 from .bundle_request import Request
 
@@ -138,7 +138,8 @@ def _cuda(request: Request, say: Say) -> dict[str, Any] | None:
         world.install_status(asked["status"])
     else:
         say(f"packages: {world.install_base(asked['priorities'])} are taken to be on the host already ({', '.join(asked['priorities'])})")
-    bundle_debs.fetch(world, asked["wanted"], folder, say)
+    toolkit = world.exact(asked["toolkit"], *bundle_names.toolkit_members()) if asked["toolkit"] else []
+    bundle_debs.fetch(world, [*toolkit, *asked["wanted"]], folder, say)
     return {"version": asked["version"] or None, "driver_version": asked["driver_version"] or None, "debs": "debs"}
 
 

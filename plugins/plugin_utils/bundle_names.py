@@ -41,14 +41,15 @@ def repository(url: str, distribution: str, machine: str) -> str:
 
 
 def packages(given: Mapping[str, Any]) -> list[str]:
-    """What to ask apt for: a toolkit, a driver with what builds its module, headers of a kernel; versions that are whole as such.
+    """What to ask apt for: a driver with what builds its module, headers of a kernel; versions that are whole as such.
 
-    GIVEN: {distribution, cuda_version, cuda_driver_version, kernel_module, kernel, toolkit_packages, driver_packages, build_packages}.
+    GIVEN: {distribution, cuda_driver_version, kernel_module, kernel, driver_packages, build_packages}.
     """
-    return [*_toolkit(given), *_driver(given), *_headers(given["kernel"])]
+    return [*_driver(given), *_headers(given["kernel"])]
 
 
-def _toolkit(given: Mapping[str, Any]) -> list[str]:
+def toolkit(given: Mapping[str, Any]) -> list[str]:
+    """What a toolkit is begun with, 'NAME=PATTERN'. GIVEN: {cuda_version, toolkit_packages}."""
     version = given["cuda_version"]
     match = _CUDA.fullmatch(version)
     if version and not match:
@@ -56,7 +57,12 @@ def _toolkit(given: Mapping[str, Any]) -> list[str]:
     if not match:
         return []
     names = given["toolkit_packages"] or [f"cuda-toolkit-{match[1]}-{match[2]}"]
-    return [name + (f"={version}-*" if match[3] else "") for name in names]
+    return [name if "=" in name else f"{name}={version}{'-*' if match[3] else '.*'}" for name in names]
+
+
+def toolkit_members() -> tuple[list[str], list[str]]:
+    """(patterns of all toolkits' packages, patterns of those that several toolkits share)."""
+    return role()["cuda_toolkit_members"], role()["_cuda_toolkit_shared"]
 
 
 def _driver(given: Mapping[str, Any]) -> list[str]:

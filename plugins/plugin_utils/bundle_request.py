@@ -107,8 +107,9 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
     cuda, driver = given["cuda_version"], given["cuda_driver_version"]
     if (cuda or driver or given["packages"]) and not given["distribution"]:
         raise RingmasterError("bundle_distribution is not set.", "Say which one the packages are for, such as debian12.")
+    toolkit = [] if given["packages"] else bundle_names.toolkit(given)
     wanted = [*(given["packages"] or bundle_names.packages(given))]
-    if not wanted:
+    if not toolkit and not wanted:
         return None
     wanted += [] if given["packages"] else [*given["system_packages"], *ALWAYS]
     repositories = [*(given["repositories"] or Target(given["machine"], "", given["distribution"]).repositories())]
@@ -123,6 +124,7 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "version": cuda,
         "driver_version": driver,
+        "toolkit": toolkit,
         "wanted": wanted,
         "preferences": bundle_names.preferences(driver, given["driver_members"]),
         "repositories": repositories,

@@ -31,9 +31,10 @@ DRIVER = "580.105.08"
     ("given", "wanted"),
     [
         ({}, []),
-        ({"cuda_version": "13.0"}, ["cuda-toolkit-13-0"]),
+        ({"cuda_version": "13.0"}, ["cuda-toolkit-13-0=13.0.*"]),
         ({"cuda_version": "12.8.1"}, ["cuda-toolkit-12-8=12.8.1-*"]),
-        ({"cuda_version": "13.0", "toolkit_packages": ["cuda-nvcc-13-0"]}, ["cuda-nvcc-13-0"]),
+        ({"cuda_version": "13.0", "toolkit_packages": ["cuda-nvcc-13-0", "cuda-cccl-13-0=13.0.85-1"]},
+         ["cuda-nvcc-13-0=13.0.*", "cuda-cccl-13-0=13.0.85-1"]),
         (
             {"cuda_driver_version": DRIVER},
             [*(f"{name}={DRIVER}-*" for name in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-modprobe",
@@ -50,7 +51,7 @@ DRIVER = "580.105.08"
     ],
 )  # fmt: skip
 def test_names_are_those_of_role_cuda(given, wanted):
-    assert bundle_names.packages({**GIVEN, **given}) == wanted
+    assert [*bundle_names.toolkit({**GIVEN, **given}), *bundle_names.packages({**GIVEN, **given})] == wanted
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_names_are_those_of_role_cuda(given, wanted):
 )  # fmt: skip
 def test_versions_that_are_none(given, said):
     with pytest.raises(RingmasterError, match=re.escape(said)):
-        bundle_names.packages({**GIVEN, **given})
+        [names({**GIVEN, **given}) for names in (bundle_names.toolkit, bundle_names.packages)]
 
 
 def test_nvidias_own_repository():
@@ -146,6 +147,15 @@ def test_the_driver_is_kept_at_its_version(tmp_path, repository):
     apt, debs = world(tmp_path / "apt", repository, bundle_names.preferences("580.1", ["rm-l*"])), tmp_path / "debs"
     bundle_debs.fetch(apt, ["rm-tool"], debs, lambda text: None)
     assert names(debs) == ["rm-base_1_all.deb", "rm-lib_580.1-1_all.deb", "rm-tool_1.5-1_all.deb"]
+
+
+@needs_apt
+def test_a_toolkit_s_parts_are_those_it_names(tmp_path, repository):
+    apt = world(tmp_path / "apt", repository)
+    assert apt.exact(["rm-tool=2:1.5-*"], ["rm-tool", "rm-lib"], []) == ["rm-lib=580.1-1", "rm-tool=2:1.5-1"]
+    with pytest.raises(RingmasterError, match=r"No repository has rm-tool=1.6-\* \(there: .*1.5-1"):
+        apt.exact(["rm-tool=1.6-*"], ["rm-tool", "rm-lib"], [])
+    assert "APT_CONFIG" not in os.environ
 
 
 @needs_apt
