@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import time
 
-from . import files, procfs
+from . import environment_users, files
 from .errors import RingmasterError
 
 STAMP = "ringmaster.json"
@@ -118,22 +118,9 @@ def fault(home, name, lock_sha256=None):
 
 def users(home, name):
     """[{pid, command}] of the processes that run from the environment NAME."""
-    inside = os.path.realpath(path(home, name)) + "/"
-    found = []
-    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        words = procfs.command_line(pid)
-        if pid != os.getpid() and words and (any(word.startswith(inside) for word in words[:1]) or _maps(pid, inside)):
-            found.append({"pid": pid, "command": " ".join(words)[:120]})
-    return found
-
-
-def _maps(pid, inside):
-    with contextlib.suppress(OSError):  # gone, or not ours to look at
-        if os.readlink(f"/proc/{pid}/exe").startswith(inside):
-            return True
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return inside in file.read()
-    return False
+    folder = os.path.realpath(path(home, name))
+    found = environment_users.users(folder) if os.path.isdir(folder) else []
+    return [{"pid": pid, "command": command[:120]} for pid, command in found]
 
 
 def size_bytes(folder):
