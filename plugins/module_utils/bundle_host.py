@@ -111,7 +111,7 @@ def this_host(wanted_python="", python=""):
     """{machine, distribution ('debian12'), pythons (minor versions, with the one WANTED if it is there)} of this host."""
     release = {}
     for line in (files.content("/etc/os-release") or b"").decode(errors="replace").splitlines():
-        name, _, value = line.partition("=")
+        name, _sign, value = line.partition("=")
         release[name] = value.strip("\"'")
     number = release.get("VERSION_ID", "").replace(".", "") if release.get("ID") == "ubuntu" else release.get("VERSION_ID", "")
     names = [python] if python else [f"python{wanted_python}", "/usr/bin/python3", f"/usr/local/bin/python{wanted_python}"]

@@ -41,7 +41,7 @@ def commit(state, changes, decision, settings, report):
         if unit:
             units.release(unit)
             if changes.journal["unit_was_active"]:
-                units.systemctl("restart", units.unit_name(unit))
+                units.restart(unit)
                 service = gate(state, unit, configuration, settings, report)
                 trouble = [*service["problems"], *(service["unknown"] if "version" not in decision else ())]
                 if trouble:

@@ -13,8 +13,9 @@ import platform
 import subprocess
 import urllib.error
 import urllib.parse
-import urllib.request
 import zipfile
+
+from ansible.module_utils.urls import open_url
 
 from . import files
 from .environments_lock import check_uv, choose_uv
@@ -97,11 +98,11 @@ def _read(place):
     if "://" not in place:
         return files.content(place) or b""
     address, secret = _split(place)
-    request = urllib.request.Request(address, headers={"Accept": "text/html, */*"})
+    headers = {"Accept": "text/html, */*"}
     if secret:
-        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(secret.encode()).decode())
+        headers["Authorization"] = "Basic " + base64.b64encode(secret.encode()).decode()
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with open_url(address, headers=headers, unredirected_headers=["Authorization"], timeout=TIMEOUT_S) as answer:
             return answer.read()
     except (OSError, ValueError) as error:
         raise RingmasterError(f"{address} cannot be read: {error}.", "Check sglang_index_url, and that this host reaches it.") from error

@@ -138,7 +138,7 @@ def recover(state):
             return [*done, f"{journal['unit']} is started at the next boot"]  # by the recover unit, for which the journal stays
         if journal["unit_was_active"]:
             # restart: it may run with what was just taken back. --no-block: at boot this runs ordered before the unit.
-            units.systemctl("restart", "--no-block", units.unit_name(journal["unit"]))
+            units.restart(journal["unit"], "--no-block")
             done.append(f"started {journal['unit']}")
     state.clear_journal()
     return done

@@ -155,6 +155,12 @@ def kill(unit):
     systemctl("kill", "--signal=SIGKILL", unit_name(unit), check=False)
 
 
+def restart(unit, *options):
+    """(Re)start UNIT. Its own limit of starts an hour is for one that fails again and again, not for what is asked for."""
+    systemctl("reset-failed", unit_name(unit), check=False)  # a unit that is not loaded has nothing to be forgotten
+    systemctl("restart", *options, unit_name(unit))
+
+
 def release(unit):
     """Undo the hold. Starting is the caller's business."""
     files.remove(_hold_path(unit)) if os.path.exists(_hold_path(unit)) else None
