@@ -4,7 +4,7 @@
 """One SGLang environment, built from a lock file: every file checked by its checksum, proven at the end, stamped last.
 
 `build` is the entry. Where the packages come from is a source: {"index_url": URL}, {"wheels": DIRECTORY} or {"site": DIRECTORY}, a trimmed
-site-packages for a host whose base interpreter has the rest.
+site-packages for a host whose base interpreter has the rest ("below": names of what that is to have).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 
 from . import environments, environments_uv, files, procfs
-from .environments_lock import allows, differences, parse
+from .environments_lock import allows, differences, normal, parse
 from .errors import RingmasterError
 
 PYTHONS = ("python3.12", "python3.11", "python3.13", "python3.10", "python3")
@@ -31,7 +31,9 @@ import importlib.metadata, importlib.util, json, sys, sysconfig
 spec = importlib.util.find_spec("sglang")
 site = sysconfig.get_path("purelib")
 names = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions(path=[site])}
-print(json.dumps({"sglang": spec and spec.origin, "site": site, "installed": names, "python": "%d.%d.%d" % sys.version_info[:3]}))
+seen = sorted({d.metadata["Name"] for d in importlib.metadata.distributions()})
+version = "%d.%d.%d" % sys.version_info[:3]
+print(json.dumps({"sglang": spec and spec.origin, "site": site, "installed": names, "seen": seen, "python": version}))
 """
 _SITES = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith(('site-packages', 'dist-packages'))]))"
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -106,7 +108,7 @@ def build(home, name, lock_text, *, source, uv_lock_text, asked_python=None, too
         work = _Work(home, name, lock_descriptor, timeout_s)
         try:
             used = _fill(work, planned, lock_text, source, uv_lock_text, tool)
-            seen = _prove(work, planned["lock"], source)
+            seen = _prove(work, planned, source)
             stamp = {
                 "name": name,
                 "lock_sha256": planned["lock"]["sha256"],
@@ -262,8 +264,9 @@ def _link_programs(base, own):
             os.symlink(program, link)
 
 
-def _prove(work, lock, source):
+def _prove(work, planned, source):
     """What the environment's own Python says of itself: it finds SGLang inside, and the versions are the lock's."""
+    lock = planned["lock"]
     done = _quiet([work.python, "-I", "-c", _PROOF])
     if done.returncode:
         raise RingmasterError(f"{work.python} fails: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", f"The log is {work.log}.")
@@ -273,6 +276,11 @@ def _prove(work, lock, source):
     wrong = differences(lock, installed) if "site" not in source else []
     if not seen["sglang"] or not seen["sglang"].startswith(seen["site"] + "/"):
         wrong.append(f"`import sglang` would take {seen['sglang'] or 'nothing'}")
+    if absent := sorted(set(map(normal, source.get("below", ()))) - set(map(normal, seen["seen"]))):
+        named = f"{', '.join(absent[:8])}{' ...' if len(absent) > 8 else ''}"
+        what = f"This slim bundle is for a host that has {named}; {planned['python']} has not."
+        remedy = "Make one by this host's `pip list` (bundle_host_packages), or name its Python in sglang_base_python."
+        raise RingmasterError(what, remedy)
     if wrong:
         raise RingmasterError(f"{work.name} is not what its lock says: {'; '.join(wrong[:5])}.", f"The log is {work.log}.")
     return seen

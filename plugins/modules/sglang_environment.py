@@ -47,6 +47,11 @@ options:
   site:
     description: A trimmed site-packages directory to copy. What it lacks, the base interpreter has.
     type: path
+  below:
+    description: Packages that O(site) lacks because the base interpreter is to have them. It is refused where one is missing.
+    type: list
+    elements: str
+    default: []
   base_python:
     description: Interpreter to build from. Without it the first of python3.12, 3.11, 3.13, 3.10 and python3 that the lock allows.
     type: str
@@ -141,6 +146,7 @@ def argument_spec():
         "index_url": {"type": "str"},
         "wheels": {"type": "path"},
         "site": {"type": "path"},
+        "below": {"type": "list", "elements": "str", "default": []},
         "base_python": {"type": "str"},
         "tool": {"type": "str", "choices": ["auto", "uv", "pip"], "default": "auto"},
         "timeout_s": {"type": "int", "default": 7200},
@@ -159,7 +165,7 @@ def _built(given, check):
         _check_base(stamp, given["base_python"])
         return {**result, "environment": stamp}
     environments_build.check_way(home, name, lock["sha256"])
-    source = {kind: given[kind] for kind in ("site", "wheels", "index_url") if given[kind]}
+    source = {kind: given[kind] for kind in ("site", "below", "wheels", "index_url") if given[kind]}
     environments_build.plan(home, name, given["lock"], given["base_python"], source)
     before = environments.names(home)
     diff = {"before": _lines(before), "after": _lines(sorted({*before, name})), "before_header": home, "after_header": home}

@@ -339,6 +339,14 @@ def test_a_trimmed_site(build, home, stock, site):
     assert below.stdout.strip() in done.stdout.split()
 
 
+def test_a_trimmed_site_for_another_host(build, home, stock, site):
+    """What the bundle left out because "the host has it" has to be there."""
+    with pytest.raises(RingmasterError, match=r"for a host that has no-such-package; .* has not. .*bundle_host_packages"):
+        build(stock["lock"], source={"site": str(site), "below": ["pip", "no_such.package"]})
+    assert not os.path.exists(environments.path(home, NAME))
+    assert build(stock["lock"], source={"site": str(site), "below": ["PIP", "sglang"]})["tool"] == "copy"
+
+
 def test_programs_of_the_base_interpreter_s_packages_are_found(build, home, stock, site, tmp_path):
     """ninja, without which no kernel is compiled, may be a package of the base interpreter's: only beside that one."""
     base = tmp_path / "base"
