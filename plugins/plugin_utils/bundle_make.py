@@ -110,7 +110,8 @@ def _sglang(request: Request, pins: list[Any], left: dict[str, str], options: li
     manifest = {"version": request.wheels["version"], "cuda": request.wheels["cuda"], "lock": request.wheels["lock"]}
     if not request.slim:
         return {**manifest, "wheels": "wheels"}
-    return {**manifest, **_site(folder, wheels, say), "flags": bundle_slim.rules()["flags"], "left_out": left}
+    below = sorted(left.keys() & bundle_slim.host_packages(request.slim["host"], "bundle_host_packages").keys())
+    return {**manifest, **_site(folder, wheels, say), "flags": bundle_slim.rules()["flags"], "left_out": left, "below": below}
 
 
 def _site(folder: Path, wheels: Path, say: Say) -> dict[str, Any]:

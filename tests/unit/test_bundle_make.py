@@ -180,6 +180,7 @@ def test_slim(place, tmp_path):
     made = place.make(profile="slim", part_mib=1, host_packages=str(host))["manifest"]
     assert made["sglang"]["flags"]["attention-backend"] == "triton"
     assert made["sglang"]["left_out"] == {"b": "the host has 1"}
+    assert made["sglang"]["below"] == ["b"]
     assert [row["path"] for row in made["files"]] == ["locks/1-cu130.txt", "site.tar.xz"]
     assert place.fetched() == [WANTED[0]]
     assert sorted(path.name for path in place.out.iterdir()) == ["SHA256SUMS", "manifest.json", "parts"]
