@@ -13,10 +13,9 @@ import re
 from typing import NamedTuple
 
 from .apt_plan import installed_packages, matches, parse_policy, versions_like
-from .apt_run import attempt, run
+from .apt_run import attempt, run, stanzas
 
 _RELATION = re.compile(r"([a-z0-9][a-z0-9.+-]*)(?::\w+)?\s*(?:\(\s*(<<|<=|=|>=|>>)\s*([^)\s]+)\s*\))?")
-_FIELD = re.compile(r"(?m)^(Package|Version|Depends|Pre-Depends): *(.*)$")
 
 
 class Need(NamedTuple):
@@ -36,8 +35,7 @@ def parse_relations(text):
 def parse_needs(text, members):
     """{(package, version): [Need]} of what `apt-cache show` prints, of packages that are MEMBERS only."""
     needs = {}
-    for stanza in text.split("\n\n"):
-        fields = dict(_FIELD.findall(stanza))
+    for fields, _stanza in stanzas(text, "Package", "Version", "Depends", "Pre-Depends"):
         if "Package" not in fields or "Version" not in fields:
             continue
         groups = parse_relations(f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}")

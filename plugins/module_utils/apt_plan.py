@@ -17,7 +17,7 @@ import tempfile
 from contextlib import contextmanager
 
 from . import apt_room
-from .apt_run import attempt, refusal, run
+from .apt_run import LEAVE, attempt, refusal, run
 
 PREFERENCES = "/etc/apt/preferences.d"
 # "Inst NAME [from] (to Origin:... [amd64]) []" and "Remv NAME [from]"
@@ -145,7 +145,7 @@ def plan(wanted, members, version="", forbidden=(), preferences="", preferences_
             if result["unknown"]:
                 result["there"] = versions_like(result["unknown"])
             else:
-                words = ["-s", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
+                words = ["-s", *LEAVE, "install"]
                 away = [f"{name}-" for name in forbidden if name in here]  # apt's way to say: and remove that
                 code, text = attempt("apt-get", *options, *words, *result["specs"], *away)
                 result["steps"] = parse_steps(text) if code == 0 else []

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 
-from .apt_run import attempt, run
+from .apt_run import LEAVE, attempt, run, stanzas
 
 ARCHIVES = "/var/cache/apt/archives"
 PLACES = ("/usr",)
 SPARE_BYTES = 64 << 20  # for dpkg's own files, and what others write meanwhile
 _URI = re.compile(r"'(\w+)(?:\+\w+)?:[^']*' \S+ (\d+)")
-_FIELD = re.compile(r"(?m)^(Package|Version|Installed-Size): *(.*)$")
 
 
 def parse_uris(text):
@@ -25,8 +24,7 @@ def parse_uris(text):
 def parse_sizes(text):
     """{(package, version): bytes once unpacked} of what `apt-cache show` prints."""
     sizes = {}
-    for stanza in text.split("\n\n"):
-        fields = dict(_FIELD.findall(stanza))
+    for fields, _stanza in stanzas(text, "Package", "Version", "Installed-Size"):
         if "Package" in fields and "Version" in fields:
             sizes[fields["Package"], fields["Version"]] = int(fields.get("Installed-Size") or 0) * 1024
     return sizes
@@ -36,7 +34,7 @@ def needed(specs, steps, options=()):
     """{download, install}: bytes that STEPS (apt_plan's) for SPECS fetch, and that they take more than what is there."""
     coming = [(step["name"].partition(":")[0], step["after"]) for step in steps if step["after"]]
     going = [(step["name"].partition(":")[0], step["before"]) for step in steps if step["before"]]
-    asked = ["-y", "--print-uris", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
+    asked = ["-y", "--print-uris", *LEAVE, "install"]
     uris = attempt("apt-get", *options, *asked, *specs)[1]
     sizes = parse_sizes(run("apt-cache", "show", *(f"{name}={version}" for name, version in coming))) if coming else {}
     here = parse_sizes(run("dpkg-query", "-s", *(name for name, _version in going))) if going else {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import subprocess
 import time
@@ -16,6 +17,8 @@ from .errors import RingmasterError
 TIMEOUT_S = 120.0
 INSTALL_TIMEOUT_S = 3600.0  # gigabytes over a slow network, and a kernel module that is built
 FLOCK = "hhqqi4x"  # of Linux on 64 bits
+# What an installation may do. It is tried, measured and carried out with the same words.
+LEAVE = ("--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages")
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock", "/var/lib/apt/lists/lock")
 
 
@@ -46,6 +49,12 @@ def run(*command):
     if code:
         raise RingmasterError(f"{command[0]} fails ({code}): {refusal(text)}", "Mend the host's package manager first (apt-get check).")
     return text
+
+
+def stanzas(text, *names):
+    """[({field: value} of NAMES, stanza)] of what apt or dpkg prints of packages, or of an index; values of one line only."""
+    field = re.compile(rf"(?m)^({'|'.join(names)}): *(.*)$")
+    return [(dict(field.findall(stanza)), stanza) for stanza in text.split("\n\n")]
 
 
 def refusal(text):

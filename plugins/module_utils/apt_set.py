@@ -17,7 +17,7 @@ from .errors import RingmasterError
 
 UPDATES = "/var/lib/dpkg/updates"
 CUT_OFF = ("half-installed", "unpacked", "half-configured", "triggers-awaited", "triggers-pending")
-QUIET = ("-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages")
+QUIET = ("-y", *apt_run.LEAVE)
 CONFFILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 
 

@@ -12,6 +12,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 from .errors import RingmasterError
+from .files import free_bytes
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -107,14 +108,6 @@ def _seen(path):
     except (FileNotFoundError, NotADirectoryError):
         return None
     return [status.st_size, status.st_mtime_ns]
-
-
-def free_bytes(path):
-    """Room for this user on the file system of PATH, which need not be there yet."""
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
 
 
 def want_room(path, needed, variable):

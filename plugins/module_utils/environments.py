@@ -200,19 +200,7 @@ def switch(home, name):
 
 
 def _link(home, link, name):
-    place, temporary = os.path.join(home, link), os.path.join(home, f".{link}.new")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        os.symlink(os.path.join("environments", name), temporary)
-        os.rename(temporary, place)
-        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise files.explain(place, "switch", error) from error
+    files.replace_link(os.path.join("environments", name), os.path.join(home, link))
 
 
 def refuse_removal(home, name):

@@ -72,11 +72,7 @@ def _quiet(command):
 
 def check_disk(home, disk_mib):
     """Raise RingmasterError when HOME's file system has less room than the lock tells that it needs, less what a former try left."""
-    there = home
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    status = os.statvfs(there)
-    free = status.f_bavail * status.f_frsize / 2**20
+    free = files.free_bytes(home) / 2**20
     needed = disk_mib - environments.size_bytes(os.path.join(home, "cache")) / 2**20
     if free < needed:
         remedy = "Free some, or remove an environment that is not needed (sglang_keep_environments)."

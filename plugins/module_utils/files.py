@@ -38,6 +38,27 @@ def make_directory(path, mode=0o755):
         raise explain(path, "create", error) from error
 
 
+def replace_link(target, path):
+    """Make PATH a link to TARGET in one step: whoever looks finds the former one or this one."""
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.new")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.symlink(target, temporary)
+        os.rename(temporary, path)
+        _sync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise explain(path, "switch", error) from error
+
+
+def free_bytes(path):
+    """Room for this user on the file system of PATH, which need not be there yet."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
 def plain(path, flags):
     """An opener for files in a directory that somebody else can write to: no link is followed, no pipe waited for."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

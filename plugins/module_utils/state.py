@@ -159,11 +159,7 @@ class State:
                 files.remove(self.path("known-good", f"{number:04d}.json"))
 
     def set_current(self, version):
-        link, temporary = self.path("known-good", "current"), self.path("known-good", ".current")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        os.symlink(f"{version:04d}.json", temporary)
-        os.rename(temporary, link)
+        files.replace_link(f"{version:04d}.json", self.path("known-good", "current"))
 
     # --- plans and trials -------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ UPDATE_TIMEOUT_S = 1800.0
 DOWNLOAD_TIMEOUT_S = 6 * 3600.0
 # 'URI' NAME SIZE ALGORITHM:SUM
 _URI = re.compile(r"'([^']+)' (\S+) (\d+)(?: SHA256:([0-9a-f]{64}))?")
-_FIELD = re.compile(r"(?m)^(Package|Version|Priority|Essential): *(.*)$")
 
 
 class Deb(NamedTuple):
@@ -40,8 +39,7 @@ def base_names(text: str, priorities: Iterable[str]) -> list[str]:
     """Names of the packages in TEXT (stanzas of an index) that every host has: essential ones, and those of PRIORITIES."""
     wanted = set(priorities)
     found = set()
-    for stanza in text.split("\n\n"):
-        fields = dict(_FIELD.findall(stanza))
+    for fields, _stanza in apt_run.stanzas(text, "Package", "Priority", "Essential"):
         if "Package" in fields and (fields.get("Priority") in wanted or fields.get("Essential") == "yes"):
             found.add(fields["Package"])
     return sorted(found)
@@ -50,8 +48,7 @@ def base_names(text: str, priorities: Iterable[str]) -> list[str]:
 def status_file(text: str, versions: Mapping[str, str]) -> str:
     """dpkg's status file of a host with VERSIONS installed, by their stanzas in TEXT."""
     stanzas = []
-    for stanza in text.split("\n\n"):
-        fields = dict(_FIELD.findall(stanza))
+    for fields, stanza in apt_run.stanzas(text, "Package", "Version"):
         if versions.get(fields.get("Package", "")) == fields.get("Version", ""):
             stanzas.append(stanza.strip().replace("\nVersion:", "\nStatus: install ok installed\nVersion:", 1) + "\n")
     return "\n".join(stanzas)
