@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.ringmaster.gpu.plugins.module_utils import bundle_files
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -23,6 +24,8 @@ class ActionModule(ActionBase):
         try:
             if bundle:
                 args["manifest"] = manifest_text(bundle)
+                if boolean(args.get("manifest_only", False)):
+                    return {**result, "changed": False, "manifest": bundle_files.parse(args["manifest"], bundle)}
             result.update(self._execute_module(module_args=args, task_vars=task_vars))
             if not result.get("failed") and result.get("missing"):
                 whole_here(bundle, bundle_files.parse(args["manifest"], bundle), result["missing"])

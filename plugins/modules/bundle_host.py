@@ -23,12 +23,15 @@ options:
     description: The text of the manifest. The controller's side of this module reads it in O(bundle_dir).
     type: str
   remote_dir:
-    description: Directory on the host that bundles lie in, each under its name.
+    description: Directory on the host that bundles lie in, each under its name. Needed unless O(manifest_only).
     type: path
-    required: true
   source:
     description: Directory on the host that the bundle is in already, such as one of a memory stick. It is verified and left as it is.
     type: path
+  manifest_only:
+    description: Only read the manifest. With O(bundle_dir) the host is not asked at all.
+    type: bool
+    default: false
   complete:
     description: Verify and unpack what is there, and write the stamp. Fails while something is missing.
     type: bool
@@ -103,8 +106,9 @@ def argument_spec():
     return {
         "bundle_dir": {"type": "path"},
         "manifest": {"type": "str"},
-        "remote_dir": {"type": "path", "required": True},
+        "remote_dir": {"type": "path"},
         "source": {"type": "path"},
+        "manifest_only": {"type": "bool", "default": False},
         "complete": {"type": "bool", "default": False},
         "verify": {"type": "bool", "default": False},
         "python": {"type": "path"},
@@ -128,7 +132,10 @@ def manifest_text(given, source):
 
 def run(params, check_mode):
     text, where = manifest_text(params["manifest"], params["source"])
-    folder = os.path.join(params["remote_dir"], bundle_files.parse(text, where)["name"])
+    manifest = bundle_files.parse(text, where)
+    if params["manifest_only"]:
+        return {"changed": False, "manifest": manifest}
+    folder = os.path.join(params["remote_dir"], manifest["name"])
     given = (text, where, folder, params["source"] or "", params["verify"], params["python"] or "")
     if params["complete"] and not check_mode:
         files.make_directory(folder)
@@ -141,8 +148,13 @@ def run(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(argument_spec(), supports_check_mode=True, required_one_of=[("manifest", "source")])
-    answer.give(module, lambda: run(module.params, module.check_mode), module.params["remote_dir"], "write")
+    module = AnsibleModule(
+        argument_spec(),
+        supports_check_mode=True,
+        required_one_of=[("manifest", "source")],
+        required_if=[("manifest_only", False, ["remote_dir"])],
+    )
+    answer.give(module, lambda: run(module.params, module.check_mode), module.params["remote_dir"] or "", "write")
 
 
 if __name__ == "__main__":
