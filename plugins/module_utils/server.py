@@ -67,6 +67,7 @@ class Server:
         self.pids = set()  # every process of the tree that was seen
         self.popen = None
         self._ends = select.poll()
+        self._launcher = None  # its pidfd
 
     def start(self):
         """Launch it in a session of its own, its output going straight to the log (a pipe would tie it to our health)."""
@@ -113,6 +114,8 @@ class Server:
             if former is None and role is None and process.ppid == self.popen.pid and is_spawned(process.pid):
                 role, title = STARTING, f"a worker (pid {process.pid}) that had not told its name yet"
             if role is None or title in self.members:  # a forked child shows its parent's title, too: the elder is the member
+                continue
+            if former is None and process.ppid == os.getpid():  # an orphan at first sight: whoever went before it will be told of
                 continue
             if former is None:
                 self.members[title] = Member(role, process, self._watch(process))

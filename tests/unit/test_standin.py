@@ -491,6 +491,7 @@ def test_pace_is_the_true_one(shared, concurrency, tokens, tolerance):
     assert statistics.median(rates[1:]) == pytest.approx(concurrency * 1000 / true_ms, rel=0.03)  # the first one spans the prefill
 
 
+@pytest.mark.measures
 def test_settings_that_only_sitecustomize_sets_are_felt(standin, shared, tmp_path):
     factor = TRUTH["factors"][0]
     site = tmp_path / "0" / "site"

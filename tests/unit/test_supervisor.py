@@ -279,6 +279,23 @@ def test_a_launcher_that_ends_is_told_from_a_worker_that_does():
         procfs.send_signal(workers[1].process, signal.SIGKILL)
 
 
+def test_an_orphan_at_first_sight_is_no_member():
+    """Its death would be told instead of that of its parent, which the kernel lets nobody collect before its children have a new one."""
+    server = Server([], {}, log_path=os.devnull)
+    server.popen = subprocess.Popen(["sh", "-c", "exec sleep 60"])
+    orphan = subprocess.Popen(["sglang::scheduler_TP0", "60"], executable="/bin/sleep")  # whose parent is whoever inherits it: this one
+    try:
+        server._note_members([procfs.read(orphan.pid)])
+        assert server.members == {}
+        server._note_members([procfs.read(orphan.pid)._replace(ppid=server.popen.pid)])
+        assert list(server.members) == ["sglang::scheduler_TP0"]
+    finally:
+        for child in (server.popen, orphan):
+            child.kill()
+            child.wait(10)
+        server._close()
+
+
 def eager(lab):
     """A model whose server looks every millisecond whether it is drained."""
     model = lab.directory / "eager-model"
