@@ -145,17 +145,35 @@ def test_what_is_derived(tmp_path):
 
 
 WRONG = [
-    ({"cuda_driver_version": "580"}, "Give a whole version in quotes"),
+    ({"cuda_driver_version": "580"}, "Give a whole version in quotes, such as 580.105.08 or 580.105.08-1 (those that there are:"),
+    ({"cuda_driver_version": 580.1}, "cuda_driver_version is the number 580.1"),
     ({"cuda_driver_version": "latest"}, "Give a whole version in quotes"),
-    ({"cuda_driver_version": "580.1.1", "cuda_driver_branch": 590}, "not of cuda_driver_branch 590"),
+    ({"cuda_driver_version": "580.1.1", "cuda_driver_branch": 590}, "not of cuda_driver_branch 590. Change one"),
+    ({"cuda_driver_branch": "580.105"}, "cuda_driver_branch is '580.105'. Give what a version has before its first dot"),
     ({"cuda_driver_packages": {"open": []}}, "proprietary"),
     ({"cuda_kernel_module": "closed"}, "cuda_kernel_module"),
     ({"cuda_repository_url": "file:/r"}, "cuda_repository_key must be the path"),
     ({"cuda_repository_url": "file:/r", "cuda_repository_key": "key.txt"}, "found: 'key.txt'"),
+    ({"cuda_repository_url": "file:/r", "cuda_repository_key": "keys/key.asc"}, "there is no file keys/key.asc on the controller"),
+    ({"cuda_version": 12.1}, "cuda_version is the number 12.1, which is what YAML reads 12.10 as, too"),
     ({"cuda_version": "12"}, "cuda_version is '12'. Give \"12.8\" for the newest 12.8.x"),
     ({"cuda_version": "latest"}, "cuda_version is 'latest'"),
     ({"cuda_source": "usb"}, "cuda_source"),
 ]
+
+
+def test_why_there_is_no_driver(tmp_path):
+    machine = {"virtualization_role": "NA", "virtualization_type": "NA"}
+    cases = [
+        ({"cuda_container": True}, "it is a container, and its host has no NVIDIA kernel module loaded. Bring the driver"),
+        ({"cuda_driver_version": None}, "and cuda_driver_version is empty, so that none is installed. Set it to one"),
+        ({"cuda_driver_version": "580.105.08", "cuda_driver_install": "false"}, "and cuda_driver_install is false, so that none"),
+        ({"cuda_driver_version": "580.105.08"}, "no NVIDIA kernel module is loaded. Look at `dkms status`"),
+    ]
+    found = values(ROLE, ["_cuda_no_driver"], tmp_path, [{"ansible_facts": machine, **variables} for variables, _words in cases])
+    for (_variables, words), said in zip(cases, found, strict=True):
+        assert words in said["_cuda_no_driver"]
+        assert "\n" not in said["_cuda_no_driver"]
 
 
 def test_what_is_wrong_is_refused_before_anything_is_looked_at(tmp_path):
