@@ -65,11 +65,10 @@ ends: setup-dev ## every way a run or a trial can end, on an LXC container (as m
 	@tests/lab/lxc.py install
 	@.venv/bin/python -m pytest tests/ends
 
-# The longest first, so that no lane is busy long after the others.
-ORDERED = $(filter tune,$(SCENARIOS)) $(filter-out tune,$(SCENARIOS))
+ALONE = $(addprefix molecule:,$(filter tune,$(SCENARIOS))) measures # what compares times
 
 test: setup-dev ## lint, ends, unit, molecule and sanity, two at once (LANES=1: one); what cannot run here is skipped and named
-	@tests/lab/check lint ends unit $(addprefix molecule:,$(ORDERED)) sanity -- measures
+	@tests/lab/check lint ends unit $(addprefix molecule:,$(filter-out tune,$(SCENARIOS))) sanity -- $(ALONE)
 
 test-real: setup-dev ## tune.yml, and whatever befalls a server, with a real SGLang on the CPU
 	@tests/real/run
