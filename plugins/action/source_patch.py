@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import controller_files
 
 
 class ActionModule(ActionBase):
@@ -16,21 +15,22 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         if isinstance(arguments.get("patches"), list):  # the module says what is wrong with anything else
+            read = controller_files.reader(self, task_vars)
             try:
-                arguments["patches"] = [self._with_diff(item) for item in arguments["patches"]]
-            except (AnsibleError, OSError, UnicodeDecodeError) as error:
+                arguments["patches"] = [_with_diff(item, read) for item in arguments["patches"]]
+            except RingmasterError as error:
                 return {**result, "failed": True, "msg": f"A patch could not be read on the controller: {error}"}
         return {**result, **self._execute_module(module_name="ringmaster.gpu.source_patch", module_args=arguments, task_vars=task_vars)}
 
-    def _with_diff(self, item):
-        """ITEM with the text of the file that it names. One that is to be absent goes by its record and needs none."""
-        if not isinstance(item, dict) or item.get("patch") is None or item.get("diff") is not None:
-            return item
-        rest = {key: value for key, value in item.items() if key != "patch"}
-        try:
-            path = self._find_needle("files", item["patch"])
-        except AnsibleError:
-            if item.get("state") == "absent":
-                return rest
-            raise
-        return {**rest, "diff": Path(path).read_bytes().decode()}  # not read_text, which takes the \r of \r\n
+
+def _with_diff(item, read):
+    """ITEM with the text of the file that it names. One that is to be absent goes by its record and needs none."""
+    if not isinstance(item, dict) or item.get("patch") is None or item.get("diff") is not None:
+        return item
+    rest = {key: value for key, value in item.items() if key != "patch"}
+    try:
+        return {**rest, "diff": read(item["patch"])[1]}
+    except RingmasterError:
+        if item.get("state") == "absent":
+            return rest
+        raise

@@ -32,25 +32,16 @@ _value:
   type: str
 """
 
-import re
-
 from ansible.errors import AnsibleFilterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import environment_file
 
 
 def _systemd_environment(variables):
-    lines = []
-    for name, value in sorted(variables.items()):
-        if value is None:
-            continue
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            raise AnsibleFilterError(f"sglang_environment: {name!r} is no name of an environment variable.")
-        if isinstance(value, bool):
-            raise AnsibleFilterError(f"sglang_environment: {name} is {str(value).lower()}; write it as text, such as '1'.")
-        if not str(value).isprintable():
-            raise AnsibleFilterError(f"sglang_environment: the value of {name} has a line break or another control character.")
-        quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f'{name}="{quoted}"\n')
-    return "".join(lines)
+    try:
+        return environment_file.text(variables, "sglang_environment")
+    except RingmasterError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 class FilterModule:

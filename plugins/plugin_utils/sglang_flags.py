@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ import yaml
 from ..module_utils.server_command import flag_name, flag_value
 
 DATA = Path(__file__).parent / "data"
+READS = {"int": (int, "whole number"), "float": (float, "number"), "json": (json.loads, "JSON (as text, in quotes)")}
+MOST_SHOWN = 8
 # What has a variable of its own.
 ELSEWHERE = {"host": "sglang_host", "port": "sglang_port", "model-path": "sglang_model_path"}
 
 
 @lru_cache(maxsize=8)
 def known(version: str) -> dict[str, dict] | None:
-    """{flag: {takes (none, one, maybe, many), choices?}} of SGLang VERSION, or None where it is not on record."""
+    """{flag: {takes (none, one, maybe, many), type? (int, float, json), choices?}} of SGLang VERSION, None where it is not on record."""
     path = DATA / "sglang_flags" / f"{version.partition('+')[0]}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
@@ -97,9 +99,29 @@ def _problem(name: str, value: Any, version: str, table: Mapping[str, dict]) -> 
         return f"--{name} needs a value."
     if takes in ("one", "maybe") and isinstance(value, list):
         return f"--{name} takes one value, and {len(value)} were given."
-    wrong = [one for one in (value if isinstance(value, list) else [value]) if choices and one is not True and one not in choices]
-    if wrong:
-        close = difflib.get_close_matches(wrong[0], choices, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(choices[:12])}."
-        return f"--{name}: {wrong[0]!r} is none of its values; {hint}"
+    for one in value if isinstance(value, list) else [value]:
+        if choices and one is not True and one not in choices:
+            return f"--{name}: {one!r} is none of its values; {_offer(one, choices)}"
+        if one is not True and (kind := _misread(one, table[name].get("type"))):
+            return f"--{name}: {one!r} is no {kind}."
+    return None
+
+
+def _offer(wrong: str, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(wrong, choices, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    more = f" and {len(choices) - MOST_SHOWN} more" if len(choices) > MOST_SHOWN else ""
+    return f"there are {', '.join(choices[:MOST_SHOWN])}{more}."
+
+
+def _misread(text: str, kind: str | None) -> str | None:
+    """What TEXT had to be and is not, as SGLang's own parser reads it."""
+    if kind not in READS:
+        return None
+    read, words = READS[kind]
+    try:
+        read(text)
+    except ValueError:
+        return words
     return None

@@ -76,6 +76,34 @@ def test_what_is_no_request(tmp_path, sysfs, asked, words):
     assert "PLAY [Provision the" not in said
 
 
+AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-o BatchMode=yes -o ConnectTimeout=5"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"sglang_flags": {"tp-sise": 2}, "sglang_lock": "no.txt"}, ["did you mean --tp-size?", "sglang_lock: there is no file no.txt"]),
+        ({"sglang_source": "onlin"}, ["sglang_source must be one of: online, bundle, got: onlin"]),
+        ({"sglang_source": "bundle", "bundle_dir": "BUNDLE"}, ["The bundle b1 has SGLang 0.5.23 for CUDA 13.0"]),
+    ],
+)
+def test_what_sglang_cannot_be_is_told_without_the_host(tmp_path, sysfs, asked, words):
+    row = {"path": "sglang/lock.txt", "bytes": 1, "sha256": "0" * 64}
+    manifest = {"format": 1, "name": "b1", "profile": "full", "machine": "x86_64", "python": "3.12", "files": [row], "parts": []}
+    sglang = {"version": "0.5.23", "cuda": "13.0", "lock": "sglang/lock.txt"}
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "cuda": None, "sglang": sglang}))
+    asked = {name: str(tmp_path) if value == "BUNDLE" else value for name, value in asked.items()}
+    hosts = {"gpu1": {**AWAY, "sglang_version": "0.5.16", **asked}, "gpu2": {**LOCAL, **RIGHT}}
+    status, said = provision(tmp_path, hosts, sysfs)
+    assert status != 0
+    assert all(word in said for word in words)
+    assert "argument_spec_data" not in said
+    assert "Finalization" not in said
+    assert re.search("gpu1 : ok=[0-9]+ changed=0 unreachable=0", said)
+    assert "TASK [It goes together]" not in said
+    assert "PLAY [Provision the" not in said
+
+
 def test_a_container_s_driver_is_its_nodes(tmp_path, sysfs):
     hosts = {"gpu1": {"proxmox_node": "pve1", "proxmox_vmid": 101, "cuda_version": "13.0"}}
     status, said = provision(tmp_path, hosts, sysfs, {"pve1": {**LOCAL, "cuda_driver_version": "570.124.06"}})
@@ -85,8 +113,7 @@ def test_a_container_s_driver_is_its_nodes(tmp_path, sysfs):
 
 
 def test_who_cannot_be_asked_is_no_refusal(tmp_path, sysfs):
-    away = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-o BatchMode=yes -o ConnectTimeout=5"}
-    status, said = provision(tmp_path, {"gpu1": {**away, "cuda_version": "13.0"}}, sysfs)
+    status, said = provision(tmp_path, {"gpu1": {**AWAY, "cuda_version": "13.0"}}, sysfs)
     assert status != 0
     assert "PLAY [Provision the hosts]" in said
     assert re.search("gpu1 : ok=[0-9]+ changed=0 unreachable=1", said)

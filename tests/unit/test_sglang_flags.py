@@ -10,7 +10,6 @@ import shlex
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.ringmaster.gpu.plugins.filter import sglang_command, systemd_environment
-from ansible_collections.ringmaster.gpu.plugins.filter import sglang_flags as plugin
 from ansible_collections.ringmaster.gpu.plugins.module_utils import units
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import sglang_flags as flags_of
 
@@ -63,6 +62,13 @@ def test_names_of_yesterday(given, flags, told, version):
         ({"tp-size": True}, "--tp-size needs a value"),
         ({"tp-size": [1, 2]}, "takes one value, and 2 were given"),
         ({"attention-backend": "tritn"}, "'tritn' is none of its values; did you mean triton?"),
+        ({"attention-backend": "zzz"}, "there are aiter, ascend, compressed, cutedsl_mla, dsa, dsv4, fa3, fa4 and 17 more."),
+        ({"attention-backend": "fa"}, "did you mean fa4 or fa3?"),
+        ({"tp-size": "eight"}, "--tp-size: 'eight' is no whole number."),
+        ({"tp-size": 8.0}, "--tp-size: '8.0' is no whole number."),
+        ({"cuda-graph-bs-decode": [1, "two"]}, "--cuda-graph-bs-decode: 'two' is no whole number."),
+        ({"mem-fraction-static": "0,88"}, "--mem-fraction-static: '0,88' is no number."),
+        ({"preferred-sampling-params": {"top_p": 1}}, """--preferred-sampling-params: "{'top_p': 1}" is no JSON (as text, in quotes)."""),
         ({"tp": 2, "tp-size": 2}, "tp and tp-size are the same flag, --tp-size"),
         ({"cuda-graph-max-bs": 1, "cuda-graph-max-bs-decode": 2}, "are the same flag"),
         ({"host": "0.0.0.0"}, "host is set by sglang_host"),
@@ -76,28 +82,25 @@ def test_what_cannot_be_is_an_error(given, words):
     assert found["errors"][0].startswith("sglang_flags: ")
 
 
+def test_what_sglang_s_parser_reads_is_taken():
+    given = {"mem-fraction-static": 1, "chunked-prefill-size": -1, "context-length": "64k", "preferred-sampling-params": '{"top_p": 0.9}'}
+    assert check(given)["errors"] == []
+
+
 def test_everything_wrong_is_told_at_once():
-    with pytest.raises(AnsibleFilterError) as error:
-        plugin._sglang_flags({"tp-sise": 2, "attention-backend": "tritn"}, NEW)
-    assert "--tp-sise" in str(error.value)
-    assert "tritn" in str(error.value)
-
-
-def test_a_version_that_is_not_on_record_is_checked_by_the_names_of_its_environment():
-    given = {"tp-size": 2, "new-flag": True}
-    assert plugin._sglang_flags(given, "0.5.99") == {"flags": given, "notes": [], "checked": False}
-    assert plugin._sglang_flags(given, "0.5.99", names=["tp-size", "new-flag"])["checked"]
-    with pytest.raises(AnsibleFilterError, match="0.5.99 has no --new-flag"):
-        plugin._sglang_flags(given, "0.5.99", names=["tp-size"])
+    errors = " ".join(check({"tp-sise": 2, "attention-backend": "tritn"})["errors"])
+    assert "--tp-sise" in errors
+    assert "tritn" in errors
 
 
 def test_flags_that_a_file_keeps_are_not_renamed():
+    def wrong(kept, version):
+        return " ".join(flags_of.check_kept(kept, version, flags_of.known(version)))
+
     kept = {"cuda-graph-max-bs": "128", "tp-size": "2"}
-    assert plugin._sglang_flags(kept, OLD, kept=True)["checked"]
-    with pytest.raises(AnsibleFilterError, match="calls --cuda-graph-max-bs now --cuda-graph-max-bs-decode.*rollback.yml"):
-        plugin._sglang_flags(kept, NEW, kept=True)
-    with pytest.raises(AnsibleFilterError, match="has no --collect-tokens-histogram"):
-        plugin._sglang_flags({"collect-tokens-histogram": True}, NEW, kept=True)
+    assert wrong(kept, OLD) == ""
+    assert "calls --cuda-graph-max-bs now --cuda-graph-max-bs-decode" in wrong(kept, NEW)
+    assert "has no --collect-tokens-histogram" in wrong({"collect-tokens-histogram": True}, NEW)
 
 
 def test_new_names_are_flags_of_some_version():

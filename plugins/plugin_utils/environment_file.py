@@ -1,0 +1,29 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A file for EnvironmentFile of a systemd unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+
+
+def text(variables: Mapping[str, Any], variable: str) -> str:
+    """One line for each of VARIABLES, sorted; null leaves one out. Raises RingmasterError naming VARIABLE for what cannot be written."""
+    lines = []
+    for name, value in sorted(variables.items()):
+        if value is None:
+            continue
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
+            raise RingmasterError(f"{variable}: {name!r} is no name of an environment variable.")
+        if isinstance(value, bool):
+            raise RingmasterError(f"{variable}: {name} is {str(value).lower()}; write it as text, such as '1'.")
+        if not str(value).isprintable():
+            raise RingmasterError(f"{variable}: the value of {name} has a line break or another control character.")
+        quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'{name}="{quoted}"\n')
+    return "".join(lines)

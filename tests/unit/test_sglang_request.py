@@ -1,0 +1,132 @@
+# Copyright: Ringmaster contributors
+# GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What role sglang is asked for: what the controller alone can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.plugin_utils import sglang_request
+from role_lab import play, write_play
+
+DIFF = "--- a/sglang/x.py\n+++ b/sglang/x.py\n@@ -1 +1 @@\n-a\n+b\n"
+LOCK = f"sglang==0.5.16+local \\\n    --hash=sha256:{'0' * 64}\ntorch==2.11.0 \\\n    --hash=sha256:{'1' * 64}\n"
+FILES = {"my.lock": LOCK, "bad.lock": "sglang>=0.5\n", "x.patch": DIFF, "no.patch": "hello\n"}
+MANIFEST = {"name": "b1", "sglang": {"version": "0.5.16", "cuda": "13.0", "lock": "sglang/lock.txt"}}
+
+
+def read(path):
+    if path in FILES:
+        return f"/there/{path}", FILES[path]
+    if Path(path).is_absolute():
+        return path, Path(path).read_text()
+    raise RingmasterError(f"there is no file {path}.", "Mend the path.")
+
+
+def asked(known=None, **values):
+    options, problems = sglang_request.options_of(values)
+    return {"problems": problems} if problems else sglang_request.check(options, read, known or {})
+
+
+def patches(*items):
+    return {"sglang_patches": [{"name": "x", **item} for item in items]}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"sglang_version": "latest"}, "sglang_version: 'latest' is no version of SGLang."),
+        ({"sglang_version": "0.5.17"}, "sglang_version 0.5.17 for sglang_cuda 13.0: there is no lock file for that. This role has"),
+        ({"sglang_cuda": 12.1}, "sglang_cuda is the number 12.1, which is what YAML reads 12.10 as, too."),
+        ({"sglang_cuda": "cu128"}, "sglang_cuda: 'cu128' is no version of CUDA. Write it as \"12.8\", in quotes."),
+        ({"sglang_cuda": "../x"}, "sglang_cuda: '../x' is no version"),
+        ({"sglang_source": "onlin"}, "sglang_source must be one of: online, bundle, got: onlin"),
+        ({"sglang_port": "many"}, "'sglang_port' is of type str"),
+        ({"sglang_flags": {"tp-sise": 2}}, "sglang_flags: SGLang 0.5.16 has no --tp-sise; did you mean --tp-size?"),
+        ({"sglang_flags": 7}, "sglang_flags is 7, a int; it has to be a mapping."),
+        ({"sglang_environment": {"a b": "1"}}, "sglang_environment: 'a b' is no name of an environment variable."),
+        ({"sglang_lock": "no.lock"}, "sglang_lock: there is no file no.lock."),
+        ({"sglang_lock": "bad.lock"}, "sglang_lock: /there/bad.lock: The lock file has the line 'sglang>=0.5'."),
+        ({"sglang_lock": "my.lock", "sglang_version": "0.5.23"}, "/there/my.lock has 0.5.16+local, and sglang_version is 0.5.23."),
+        (patches({}), "sglang_patches: Patch x is to be present and has no diff."),
+        (patches({"patch": "none.patch"}), "sglang_patches: Patch x: there is no file none.patch."),
+        (patches({"patch": "no.patch"}), "sglang_patches: Patch x: "),
+        (patches({"patch": "x.patch", "diff": DIFF}), "sglang_patches: Patch x has both patch (a file) and diff (text)."),
+        (patches({"diff": DIFF}, {"diff": DIFF}), "sglang_patches: Patch x is listed twice."),
+        (patches({"diff": DIFF, "versions": [">0.5.16"]}), "Patch x is for sglang >0.5.16; to be installed is 0.5.16."),
+        (patches({"diff": DIFF, "package": "torch", "versions": ["<2.11"]}), "Patch x is for torch <2.11; to be installed is 2.11.0."),
+        (patches({"diff": DIFF, "package": "toch"}), "Patch x: toch is not in the lock file."),
+    ],
+)
+def test_what_cannot_be(values, words):
+    found = asked(**{"sglang_lock": "my.lock" if "sglang_patches" in values else "", **values})
+    assert words in " ".join(found["problems"])
+
+
+def test_all_of_it_is_told_at_once():
+    values = {"sglang_flags": {"zzz": 1}, "sglang_environment": {"A": True}, "sglang_lock": "no.lock", **patches({"patch": "none.patch"})}
+    assert [text.split(":")[0] for text in asked(**values)["problems"]] == [
+        "sglang_flags", "sglang_environment", "sglang_lock", "sglang_patches"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cuda", [13.0, "13.0"])
+def test_what_can_be(cuda):
+    found = asked(sglang_cuda=cuda, sglang_flags="cuda-graph-max-bs=8", **patches({"patch": "x.patch", "versions": "<0.5.17"}))
+    assert found["problems"] == []
+    assert found["flags"] == {"cuda-graph-max-bs-decode": "8"}
+    assert found["notes"]
+    assert found["lock"].endswith("roles/sglang/files/locks/0.5.16-cu130.txt")
+
+
+def test_patches_name_an_environment_by_what_they_are():
+    by_file = asked(**patches({"patch": "x.patch"}))["patches_suffix"]
+    assert by_file == asked(**patches({"diff": DIFF}))["patches_suffix"]
+    assert by_file != asked(**patches({"diff": DIFF.replace("+b", "+c")}))["patches_suffix"]
+    assert asked(**patches({"patch": "gone.patch", "state": "absent"}))["patches_suffix"] == ""
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ({**MANIFEST, "sglang": None}, "The bundle b1 has no SGLang."),
+        ({**MANIFEST, "sglang": {"version": "0.5.23", "cuda": "13.0"}}, "The bundle b1 has SGLang 0.5.23 for CUDA 13.0, and"),
+        ({**MANIFEST, "sglang": {"version": "0.5.16", "cuda": "12.8"}}, "for CUDA 12.8, and sglang_version is 0.5.16, sglang_cuda 13.0."),
+    ],
+)
+def test_a_bundle_of_another_sglang(manifest, words):
+    assert words in " ".join(asked({"manifest": manifest}, sglang_source="bundle")["problems"])
+
+
+def test_a_bundle_of_this_sglang_needs_no_lock_here():
+    assert asked({"manifest": MANIFEST}, sglang_source="bundle", sglang_cuda=13.0)["problems"] == []
+
+
+def test_a_version_that_is_not_on_record_is_checked_by_the_names_of_its_environment():
+    given = {"sglang_version": "0.5.99", "sglang_source": "bundle", "sglang_flags": {"tp-size": 2, "new-flag": True}}
+    assert asked(**given)["checked"] is False
+    assert asked({"names": ["tp-size", "new-flag"]}, **given)["checked"] is True
+    assert "0.5.99 has no --new-flag" in asked({"names": ["tp-size"]}, **given)["problems"][0]
+
+
+def test_what_tune_yml_keeps_has_to_go_with_it():
+    kept = {"kept": {"cuda-graph-max-bs": "128"}}
+    assert asked(kept, sglang_version="0.5.16")["problems"] == []
+    assert "rollback.yml" in asked(kept, sglang_version="0.5.23")["problems"][0]
+
+
+def test_relative_paths_are_those_of_the_role_the_playbook_and_the_working_directory(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/one.patch").write_text(DIFF)
+    (tmp_path / "two.patch").write_text(DIFF)
+    names = ["one.patch", "two.patch", "patches/flashinfer-fusion-sm120.patch", "roles/sglang/files/patches/flashinfer-fusion-sm120.patch"]
+    variables = {
+        "sglang_lock": "roles/sglang/files/locks/0.5.16-cu130.txt",
+        "sglang_patches": [{"name": f"p{number}", "patch": name} for number, name in enumerate(names)],
+    }
+    asked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "request"}, "vars": variables}
+    told = {"ansible.builtin.debug": {"msg": "<{{ __sglang_request.lock }}>"}}
+    assert f"<{Path.cwd()}/{variables['sglang_lock']}>" in play(write_play(tmp_path, [asked, told]), tmp_path, {})
