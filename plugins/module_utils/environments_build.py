@@ -216,6 +216,8 @@ def _fill(work, planned, lock_text, source, uv_lock_text, tool):
     uv = None if tool == "pip" else environments_uv.find(work.home, source, uv_lock_text, required=tool == "uv")
     url, secrets = source.get("index_url"), environments_uv.secrets_of(source.get("index_url"))
     lock_path = os.path.join(work.place, "lock.txt")
+    as_it_stands = planned["lock"]["no_deps"]
+    wanted = ["--require-hashes", *(["--no-deps"] if as_it_stands else [])]
     if uv:
         work.run("Making", [python, "-I", "-m", "venv", "--without-pip", work.place])
         files.write_atomic(lock_path, lock_text.encode(), mode=0o644)
@@ -224,10 +226,11 @@ def _fill(work, planned, lock_text, source, uv_lock_text, tool):
         common = {"UV_CACHE_DIR": cache, "UV_NO_CONFIG": "1", "UV_HTTP_TIMEOUT": "120", "UV_SYSTEM_CERTS": "1"}
         work.run(
             "Installation",
-            [uv, "pip", "install", f"--python={work.python}", "--require-hashes", "--no-build", "--compile-bytecode", *where,
+            [uv, "pip", "install", f"--python={work.python}", *wanted, "--no-build", "--compile-bytecode", *where,
              f"--requirements={lock_path}"], {**common, **({"UV_DEFAULT_INDEX": url} if url else {})}, secrets,
         )  # fmt: skip
-        work.run("Check", [uv, "pip", "check", f"--python={work.python}"], common)
+        if not as_it_stands:
+            work.run("Check", [uv, "pip", "check", f"--python={work.python}"], common)
         return os.path.basename(uv)
     try:
         work.run("Making", [python, "-I", "-m", "venv", work.place])
@@ -237,8 +240,9 @@ def _fill(work, planned, lock_text, source, uv_lock_text, tool):
     where = ["--no-index", "--find-links", source["wheels"]] if "wheels" in source else []
     pip = [work.python, "-I", "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
     clean = {"PIP_CONFIG_FILE": os.devnull, **({"PIP_INDEX_URL": url} if url else {})}
-    work.run("Installation", [*pip, "install", "--require-hashes", "--only-binary=:all:", *where, "-r", lock_path], clean, secrets)
-    work.run("Check", [*pip, "check"], clean)
+    work.run("Installation", [*pip, "install", *wanted, "--only-binary=:all:", *where, "-r", lock_path], clean, secrets)
+    if not as_it_stands:
+        work.run("Check", [*pip, "check"], clean)
     return "pip"
 
 

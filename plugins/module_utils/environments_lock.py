@@ -4,7 +4,8 @@
 """What a lock file says: names, versions and checksums of an environment's packages. Pure text.
 
 A lock is what `uv pip compile --universal --generate-hashes` writes, which pip reads too. Ringmaster's own have two more lines, which a
-user's own may lack: `# python: >=3.10, <3.14` and `# disk: 9000 MiB`.
+user's own may lack: `# python: >=3.10, <3.14` and `# disk: 9000 MiB`. A third, `# no-deps: REASON`, is for a lock that overrides what its
+packages ask for (another NCCL than torch's): it is installed as it stands.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def normal(name):
 
 
 def parse(text):
-    """{sha256, versions {name: [version, ...]}, python (a range, may be ""), disk_mib (0: not told)} of a lock's TEXT.
+    """{sha256, versions {name: [version, ...]}, python (a range, may be ""), disk_mib (0: not told), no_deps} of a lock's TEXT.
 
     A name has several versions where they depend on the interpreter. Raises RingmasterError for what is no lock.
     """
@@ -45,6 +46,7 @@ def parse(text):
         "versions": versions,
         "python": python[1].strip() if python else "",
         "disk_mib": int(disk[1]) if disk else 0,
+        "no_deps": bool(re.search(r"^# no-deps: *\S", text, re.M)),
     }
 
 

@@ -95,6 +95,15 @@ def test_a_built_environment_is_whole(build, home, stock, tool):
     assert done.stdout.startswith(environments.path(home, NAME))
 
 
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_a_lock_that_overrides_its_packages_is_installed_as_it_stands(build, stock, tmp_path, tool):
+    newer = wheel(Path(stock["wheels"]), "torch", "2.12.0")
+    lock = newer + "".join(stock["lock"].partition("sglang==")[1:])
+    with pytest.raises(RingmasterError, match="torch"):
+        build(lock, tool=tool)
+    assert build(f"# no-deps: torch is newer than sglang asks for\n{lock}", tool=tool)["versions"]["torch"] == "2.12.0"
+
+
 def spoil_stamp(place):
     os.unlink(os.path.join(place, environments.STAMP))
 

@@ -39,6 +39,7 @@ def test_a_lock_is_read():
         "versions": {"foo-bar": ["1.0"], "numpy": ["2.3", "2.4"]},
         "python": ">=3.10, <3.13",
         "disk_mib": 9000,
+        "no_deps": False,
     }
 
 
