@@ -14,15 +14,22 @@ from .errors import RingmasterError
 
 def users(environment):
     """[(pid, command line)] of the processes that run out of ENVIRONMENT, a real path: workers they start import what is there."""
-    inside = os.path.join(environment, "")
-    here, found, ours = os.stat(environment), [], set(_lineage())
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+    return users_of([environment])[environment]
+
+
+def users_of(environments):
+    """{environment: users()} of several, in one look at all processes."""
+    wanted = [(one, f" {os.path.join(one, '')}", os.stat(one)) for one in environments]
+    found, ours = {one: [] for one in environments}, set(_lineage())
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()) if environments else ():
         words = procfs.command_line(pid)
         if pid in ours or not words:
             continue
-        with contextlib.suppress(OSError):  # gone, or not ours to look at
-            if _runs_from(pid, words[0], inside) and _is_same(pid, environment, here):
-                found.append((pid, " ".join(words).strip()))
+        places = _places(pid, words[0])
+        for environment, inside, here in wanted:
+            with contextlib.suppress(OSError):  # gone, or not ours to look at
+                if inside in places and _is_same(pid, environment, here):
+                    found[environment].append((pid, " ".join(words).strip()))
     return found
 
 
@@ -34,11 +41,12 @@ def _lineage():
         process = procfs.read(process.ppid)
 
 
-def _runs_from(pid, program, inside):
-    if os.path.isabs(program) and os.path.join(os.path.realpath(os.path.dirname(program)), "").startswith(inside):
-        return True
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:  # renamed workers have their libraries from there
-        return f" {inside}" in file.read()
+def _places(pid, program):
+    """Text that names whatever PID runs from, each with a blank before it: its program's directory, and all that it has mapped."""
+    own = f" {os.path.realpath(os.path.dirname(program))}/\n" if os.path.isabs(program) else ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return own + file.read()  # renamed workers have their libraries from there
+    return own
 
 
 def _is_same(pid, environment, here):

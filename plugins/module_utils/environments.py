@@ -99,8 +99,8 @@ def starts(home, name):
     return done.returncode == 0
 
 
-def fault(home, name, lock_sha256=None):
-    """Why the environment NAME cannot be used as it is, or None: it is whole."""
+def fault(home, name, lock_sha256=None, prove=True):
+    """Why the environment NAME cannot be used as it is, or None: it is whole. Its Python is started, unless it is only to be there."""
     if not os.path.isdir(path(home, name)):
         return "is not there"
     try:
@@ -113,7 +113,8 @@ def fault(home, name, lock_sha256=None):
         return "was built from another lock"
     if written["records"] != records(path(home, name)):
         return "was changed after it was built (packages were installed or removed)"
-    return None if starts(home, name) else "has a Python that does not start"
+    works = starts(home, name) if prove else os.access(python(home, name), os.X_OK)
+    return None if works else "has a Python that does not start"
 
 
 def users(home, name):
@@ -138,10 +139,12 @@ def size_bytes(folder):
 
 def listing(home, sizes=True):
     """[{name, whole, fault, current, previous, users [pid], versions, built, size_mib}] of every environment."""
-    current, previous = linked(home), linked(home, "previous")
+    current, previous, there = linked(home), linked(home, "previous"), names(home)
+    folders = {name: os.path.realpath(path(home, name)) for name in there if os.path.isdir(path(home, name))}
+    in_use = environment_users.users_of(list(folders.values()))
     rows = []
-    for name in names(home):
-        wrong = fault(home, name)
+    for name in there:
+        wrong = fault(home, name, prove=False)
         written = (stamp(home, name) if wrong != "is half-built" else None) or {}
         rows.append(
             {
@@ -150,7 +153,7 @@ def listing(home, sizes=True):
                 "fault": wrong,
                 "current": name == current,
                 "previous": name == previous,
-                "users": [user["pid"] for user in users(home, name)],
+                "users": [pid for pid, _command in in_use.get(folders.get(name), [])],
                 "versions": written.get("versions", {}),
                 "built": written.get("built"),
                 "size_mib": round(size_bytes(path(home, name)) / 2**20) if sizes else None,
