@@ -47,7 +47,7 @@ def _row(row: dict, sources: dict) -> str:
     """A row as a section."""
     unless = f" and not ({_condition(row['unless'])})" if "unless" in row else ""
     none = "".join(f" and no `--{name}`" for name in row.get("no_flags", ()))
-    patched = " (warns where SGLang is patched)" if row.get("patchable") else ""
+    patched = f" (warns with a patch named *{row['patchable']}*)" if row.get("patchable") else ""
     lines = (
         f"### {row['id']}\n", f"{row['about'].strip()}\n", f"- **{row['severity']}**{patched} when {_condition(row['when'])}{none}{unless}",
         f"- says: {_plain(row['text'])}", f"- do: {_plain(row['change'])}", f"- {_sources(row['source'], sources)}",

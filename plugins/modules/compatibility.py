@@ -59,7 +59,8 @@ options:
     type: raw
   patches:
     description:
-      - Patches of SGLang's sources, such as C(sglang_patches). With any of them, rows about SGLang's own checks only warn.
+      - Patches of SGLang's sources, such as C(sglang_patches). A row about one of SGLang's own checks only warns with a patch that has
+        that check's word in its name, such as V(fusion).
     type: raw
   accept:
     description: Ids of rows that are to warn instead of failing.

@@ -45,8 +45,8 @@ def check(combination: Mapping[str, Any]) -> list[Finding]:
     SGLang's sources), `host` (its name, for the text). None and "" are "not known".
     """
     facts = facts_of(combination)
-    patches = [patch for patch in combination.get("patches") or () if not (isinstance(patch, Mapping) and patch.get("state") == "absent")]
-    found = [_found(row, facts, patched=bool(patches)) for row in data()["rows"]]
+    patches = _of_sglang(combination.get("patches") or ())
+    found = [_found(row, facts, patches) for row in data()["rows"]]
     unknown = [Finding(row, WARNING, _sentence(data()["unknown"][row].format_map(fields)), "", "") for row, fields in facts.unknown]
     return sorted([*filter(None, found), *unknown], key=lambda finding: finding.severity != REFUSED)
 
@@ -80,7 +80,13 @@ def judge(host: str, target: Mapping[str, Any], candidate: Mapping[str, Any]) ->
     return [str(finding) for finding in fatal], said
 
 
-def _found(row: Mapping[str, Any], facts: Facts, *, patched: bool) -> Finding | None:
+def _of_sglang(patches: Iterable[Any]) -> list[str]:
+    """Names of those PATCHES that are to be on SGLang's own sources."""
+    listed = [patch if isinstance(patch, Mapping) else {"name": patch} for patch in patches]
+    return [str(one.get("name")) for one in listed if one.get("state") != "absent" and one.get("package", "sglang") == "sglang"]
+
+
+def _found(row: Mapping[str, Any], facts: Facts, patches: list[str]) -> Finding | None:
     """ROW's finding: of the first GPU, and the first CUDA, of which it holds."""
     flag = _flag(row["when"].get("flags"), facts.flags)
     if "flags" in row["when"] and flag is None or any(facts.flags.get(name) for name in row.get("no_flags", ())):
@@ -91,9 +97,12 @@ def _found(row: Mapping[str, Any], facts: Facts, *, patched: bool) -> Finding | 
     for here in ({**facts.of, **gpu, **runtime} for gpu in gpus for runtime in runtimes):
         if _holds(row["when"], here) and not ("unless" in row and _holds(row["unless"], here)):
             words = {**here, "host": facts.host, "flag": flag}
-            lenient = patched and row.get("patchable", False)
-            text = _sentence(row["text"].format_map(words)) + (" SGLang's sources are patched, which may change that." if lenient else "")
-            return Finding(row["id"], WARNING if lenient else row["severity"], text, row["change"].format_map(words), sources(row))
+            word, text, change = row.get("patchable"), _sentence(row["text"].format_map(words)), row["change"].format_map(words)
+            meant = [name for name in patches if word and word in name]
+            if meant:
+                return Finding(row["id"], WARNING, f"{text} Patch {', '.join(meant)} may change that.", change, sources(row))
+            change += f" A patch that changes this has {word!r} in its name." if word and patches else ""
+            return Finding(row["id"], row["severity"], text, change, sources(row))
     return None
 
 

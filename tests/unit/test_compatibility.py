@@ -170,13 +170,18 @@ def test_the_story_is_refused_with_what_it_ended_in():
 def test_patched_sources_may_know_better_but_kernels_do_not_appear():
     found = rows({**STORY, "patches": ["fusion-sm120"]})
     assert {row: finding.severity for row, finding in found.items()} == {"fusion-flashinfer": "refused", "fusion-sglang": "warning"}
-    assert "patched" in found["fusion-sglang"].text
-    assert [f.severity for f in compatibility.check({**STORY, "patches": ["x"], "sglang": "0.5.18"})] == ["warning"]
+    assert "Patch fusion-sm120 may change that." in found["fusion-sglang"].text
+    assert [f.severity for f in compatibility.check({**STORY, "patches": ["my-fusion"], "sglang": "0.5.18"})] == ["warning"]
 
 
-def test_a_patch_that_is_to_be_taken_out_patches_nothing():
-    found = rows({**STORY, "patches": [{"name": "fusion-sm120", "state": "absent"}]})
+@pytest.mark.parametrize(
+    "patch", [{"name": "fusion-sm120", "state": "absent"}, {"name": "shorter-poll"}, {"name": "fusion", "package": "flashinfer-python"}]
+)
+def test_a_patch_of_something_else_changes_nothing(patch):
+    found = rows({**STORY, "patches": [patch]})
     assert {finding.severity for finding in found.values()} == {"refused"}
+    told = "A patch that changes this has 'fusion' in its name." in str(found["fusion-sglang"])
+    assert told == (patch["name"] == "shorter-poll")
 
 
 def test_everything_right_is_nothing_to_say():
