@@ -58,7 +58,7 @@ def stanzas(text, *names):
 
 
 def refusal(text):
-    """apt's own words for why it cannot, without its greeting, as one line; of dpkg's errors the first two, each with its cause."""
+    """apt's own words for why it cannot, as one line, without greeting and last dot; of dpkg's errors the first two, with their cause."""
     lines = [line.strip() for line in text.splitlines()]
     kept, on, of_dpkg = [], False, 0
     for line, following in zip(lines, [*lines[1:], ""]):
@@ -70,7 +70,7 @@ def refusal(text):
         if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:")) or (on and line and not line.startswith(("W:", "N:"))):
             kept.append(line[2:].strip() if line.startswith("E:") else line)
     kept = [line for line in kept if not line.startswith("The following packages have unmet")]
-    return "; ".join(dict.fromkeys(kept)) or " ".join(lines[-3:]).strip() or "apt-get gave no reason"
+    return ("; ".join(dict.fromkeys(kept)) or " ".join(lines[-3:])).strip().rstrip(".") or "apt-get gave no reason"
 
 
 def wait_until_free(timeout_s, locks=LOCKS):

@@ -10,12 +10,14 @@ out of a power cut, a full disk or a `kill -9` is always the same run again.
 from __future__ import annotations
 
 import os
+import time
 
-from . import apt_run
+from . import apt_run, files
 from .apt_plan import installed_packages, matches
 from .errors import RingmasterError
 
 UPDATES = "/var/lib/dpkg/updates"
+FETCHED = "/var/lib/apt/periodic"  # where apt's own timers note when they did what; the lists themselves have the server's dates
 CUT_OFF = ("half-installed", "unpacked", "half-configured", "triggers-awaited", "triggers-pending")
 QUIET = ("-y", *apt_run.LEAVE)
 CONFFILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
@@ -52,18 +54,22 @@ def bring(specs, remove, timeout_s):
     """Fetch all, then install SPECS and take REMOVE away. Raises RingmasterError with apt's reason; the next run completes it."""
     apt_run.wait_until_free(timeout_s)
     words = [*specs, *(f"{name}-" for name in remove)]
-    for stage, more in (("fetch", ["--download-only"]), ("install", [])):
+    stages = (
+        ("fetch", ["--download-only"], "No package was changed. Where apt's lists are older than the repository: apt-get update."),
+        ("install", [], "Mend that, and run this again: it goes on where it was ended."),
+    )
+    for stage, more, remedy in stages:
         code, text = apt_run.attempt(
             "apt-get", *_locking(timeout_s), *QUIET, *CONFFILES, *more, "install", *words, timeout_s=apt_run.INSTALL_TIMEOUT_S
         )
         if code:
-            done = "No package was changed." if stage == "fetch" else "Mend that, and run this again: it goes on where it was ended."
-            raise RingmasterError(f"apt cannot {stage} {' '.join(specs[:3])} ...: {apt_run.refusal(text)}.", done)
+            raise RingmasterError(f"apt cannot {stage} {' '.join(specs[:3])} ...: {apt_run.refusal(text)}.", remedy)
 
 
 def refresh(sources_file, timeout_s):
     """Fetch the lists of packages, those of SOURCES_FILE alone when it is given: what else the host has may be out of reach."""
     apt_run.wait_until_free(timeout_s)
+    files.remove(fetched_path(sources_file))  # what fails is tried again by the next run
     alone = ["-o", f"Dir::Etc::sourcelist={sources_file}", "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0"]
     code, text = apt_run.attempt("apt-get", *(alone if sources_file else []), "--error-on=any" if sources_file else "-q", "update",
                                  timeout_s=apt_run.INSTALL_TIMEOUT_S)  # fmt: skip
@@ -72,6 +78,19 @@ def refresh(sources_file, timeout_s):
             f"apt cannot fetch the lists of {sources_file or 'its sources'}: {apt_run.refusal(text)}.",
             "Look at the address and the key of that repository, and at the network.",
         )
+    files.write_atomic(fetched_path(sources_file), b"", mode=0o644)
+
+
+def fetched_path(sources_file):
+    return os.path.join(FETCHED, f"{os.path.basename(sources_file or 'ringmaster')}-stamp")
+
+
+def are_fresh(sources_file, max_age_s):
+    """Whether refresh() has fetched the lists of SOURCES_FILE within MAX_AGE_S; not by a clock that has been set back since."""
+    try:
+        return 0 <= time.time() - os.stat(fetched_path(sources_file)).st_mtime < max_age_s
+    except FileNotFoundError:
+        return False
 
 
 def hold(members, timeout_s, check=False):

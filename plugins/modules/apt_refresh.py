@@ -16,6 +16,11 @@ options:
   sources_file:
     description: The file in C(/etc/apt/sources.list.d). Without it, all.
     type: path
+  max_age_s:
+    description:
+      - Fetch them only when this module did so longer ago, in seconds. Where they cannot be fetched then, that is a warning, and those that
+        are there stay.
+    type: float
   lock_timeout_s:
     description: Longest time to wait for another package manager, in seconds.
     type: float
@@ -36,9 +41,14 @@ EXAMPLES = r"""
   become: true
   ringmaster.gpu.apt_refresh:
     sources_file: /etc/apt/sources.list.d/nvidia.sources
+    max_age_s: 86400
 """
 
 RETURN = r"""
+fetched:
+  description: Whether the lists are new ones.
+  returned: success
+  type: bool
 sources_file:
   description: The file whose lists were fetched; null when it was all.
   returned: success
@@ -47,18 +57,28 @@ sources_file:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import answer, apt_set
+from ..module_utils import answer, apt_run, apt_set
+from ..module_utils.errors import RingmasterError
 
 
 def main():
-    spec = {"sources_file": {"type": "path"}, "lock_timeout_s": {"type": "float", "default": 300}}
+    spec = {"sources_file": {"type": "path"}, "max_age_s": {"type": "float"}, "lock_timeout_s": {"type": "float", "default": 300}}
     module = AnsibleModule(spec, supports_check_mode=True)
     given = module.params
 
     def work():
-        if not module.check_mode:
-            apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
-        return {"changed": True, "sources_file": given["sources_file"]}
+        due = given["max_age_s"] is None or not apt_set.are_fresh(given["sources_file"], given["max_age_s"])
+        result = {"changed": due, "fetched": due and not module.check_mode, "sources_file": given["sources_file"]}
+        if result["fetched"]:
+            apt_run.wait_until_free(given["lock_timeout_s"])
+            try:
+                apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+            except RingmasterError as error:
+                if given["max_age_s"] is None:
+                    raise
+                module.warn(f"{error} Until then the lists are taken that are here.")
+                result.update(changed=False, fetched=False)
+        return result
 
     answer.give(module, work, "/var/lib/apt/lists", "write")
 

@@ -9,6 +9,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import apt_room, apt_run, apt_set, cuda_link
@@ -56,6 +57,18 @@ def test_room_on_the_disk(monkeypatch, free, download, install, words):
     reasons = apt_room.missing({"download": download * MIB, "install": install * MIB}, ["/usr", "/usr/local/not-there-yet"])
     assert len(reasons) == (1 if words else 0)
     assert words is None or any(word in reasons[0] for word in words.split("|"))
+
+
+def test_lists_are_fresh_for_a_while(monkeypatch, tmp_path):
+    monkeypatch.setattr(apt_set, "FETCHED", str(tmp_path))
+    assert not apt_set.are_fresh("/etc/apt/sources.list.d/a.sources", 60)
+    (tmp_path / "a.sources-stamp").touch()
+    assert apt_set.are_fresh("/etc/apt/sources.list.d/a.sources", 60)
+    assert not apt_set.are_fresh("/etc/apt/sources.list.d/a.sources", 0)
+    assert not apt_set.are_fresh(None, 60)  # those of all
+    for then in (time.time() - 61, time.time() + 600):  # long ago, and by a clock that was set back since
+        os.utime(tmp_path / "a.sources-stamp", (then, then))
+        assert not apt_set.are_fresh("/etc/apt/sources.list.d/a.sources", 60)
 
 
 def test_a_lock_of_another_is_waited_for_and_told(tmp_path):

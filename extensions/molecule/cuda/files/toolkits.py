@@ -5,11 +5,12 @@
 """`toolkits.py`: table for tests/lab/aptrepo.py of CUDA 12.8.0, 12.8.1, 13.0.0 and 13.0.2, as NVIDIA's repositories have them, and of
 two drivers. `toolkits.py 12.8.1`: what has to be installed of that release, a line each.
 
-Names are real, and so are the versions of 12.8.1 (as apt printed them in an installation) and 13.0.0 (as a distribution's release notes
-list them); those of the other two are what NVIDIA's wheels of these releases have, as far as there are such, and of the same kind else.
-Real is the shape, too: metapackages that ask by `>=`, parts of which a later release is in the same repository, packages that several
-toolkits share, an alternative that is registered and, in automatic mode, taken as soon as one small package is configured. Contents are
-small, nvcc is a script that answers, and one package waits for what happens to dpkg while /run/hang is there.
+Names are real, and so are the versions of 12.8.0 and 12.8.1 (as apt printed them in installations) and of 13.0.0 (as a distribution's
+release notes list them). Of 13.0.2 those of compiler, runtime, cuBLAS, cuSPARSE, NPP, NVML and Nsight Compute are as Dockerfiles and
+lists of installed packages have them, the others are assumed. The shape is real, too: metapackages that ask by `>=`, parts of which a
+later release is in the same repository, packages that several toolkits share, an alternative that is registered and, in automatic mode,
+taken as soon as one small package is configured. Contents are small, nvcc is a script that answers, and one package waits for what
+happens to dpkg while /run/hang is there.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ RELEASES = {
         "12.8.0": ["cuda-command-line-tools", "cuda-compiler", "cuda-libraries", "cuda-libraries-dev", "cuda-nsight-compute",
                    "cuda-nsight-systems", "cuda-tools", "cuda-visual-tools", "cuda-toolkit"],
         "12.8.61": ["cuda-nvcc", "cuda-crt", "cuda-nvvm", "cuda-nvrtc", "cuda-nvrtc-dev", "libnvjitlink", "libnvjitlink-dev"],
-        "12.8.57": ["cuda-cudart", "cuda-cudart-dev", "cuda-driver-dev", "cuda-cupti", "cuda-cupti-dev", "cuda-nvvp"],
+        "12.8.57": ["cuda-cudart", "cuda-cudart-dev", "cuda-driver-dev", "cuda-cupti", "cuda-cupti-dev", "cuda-nvprof",
+                    "cuda-nvvp"],
         "12.8.55": ["cuda-cccl", "cuda-cuobjdump", "cuda-cuxxfilt", "cuda-documentation", "cuda-gdb", "cuda-nsight", "cuda-nvdisasm",
-                    "cuda-nvml-dev", "cuda-nvprof", "cuda-nvprune", "cuda-nvtx", "cuda-opencl", "cuda-opencl-dev", "cuda-profiler-api",
+                    "cuda-nvml-dev", "cuda-nvprune", "cuda-nvtx", "cuda-opencl", "cuda-opencl-dev", "cuda-profiler-api",
                     "cuda-sanitizer", "libnvfatbin", "libnvfatbin-dev"],
         "12.8.3.14": ["libcublas", "libcublas-dev"], "11.3.3.41": ["libcufft", "libcufft-dev"],
         "1.13.0.11": ["libcufile", "libcufile-dev", "gds-tools"], "10.3.9.55": ["libcurand", "libcurand-dev"],
@@ -69,8 +71,9 @@ RELEASES = {
         "13.0.88": ["cuda-nvcc", "cuda-crt", "libnvvm", "libnvptxcompiler", "cuda-nvrtc", "cuda-nvrtc-dev", "libnvjitlink",
                     "libnvjitlink-dev"],
         "13.0.96": ["cuda-cudart", "cuda-cudart-dev", "cuda-driver-dev"],
+        "13.0.87": ["cuda-nvml-dev"],
         "13.0.85": ["cuda-cccl", "cuda-culibos-dev", "cuda-cuobjdump", "cuda-cupti", "cuda-cupti-dev", "cuda-cuxxfilt",
-                    "cuda-documentation", "cuda-gdb", "cuda-nsight", "cuda-nvdisasm", "cuda-nvml-dev", "cuda-nvprune", "cuda-nvtx",
+                    "cuda-documentation", "cuda-gdb", "cuda-nsight", "cuda-nvdisasm", "cuda-nvprune", "cuda-nvtx",
                     "cuda-opencl",
                     "cuda-opencl-dev", "cuda-profiler-api", "cuda-sanitizer", "libnvfatbin", "libnvfatbin-dev"],
         "13.1.0.3": ["libcublas", "libcublas-dev"], "12.0.0.61": ["libcufft", "libcufft-dev"],
@@ -86,7 +89,7 @@ NSIGHT = {
     "13.0.2": (("nsight-compute-2025.3.1", "2025.3.1.4-1"), ("nsight-systems-2025.3.2", "2025.3.2.474-253236224375v0")),
 }
 # A part that came later than the last release, without a new one.
-STRAY = {"libcublas-12-8": "12.8.5.7", "libcublas-dev-12-8": "12.8.5.7", "libcublas-13-0": "13.1.1.3", "libcublas-dev-13-0": "13.1.1.3"}
+STRAY = {"libcublas-12-8": "12.8.5.5", "libcublas-dev-12-8": "12.8.5.5", "libcublas-13-0": "13.1.1.3", "libcublas-dev-13-0": "13.1.1.3"}
 # What asks for what: by the beginning of the name, as NVIDIA's metapackages do.
 META = {
     "cuda-toolkit": ["cuda-compiler", "cuda-libraries", "cuda-libraries-dev", "cuda-tools", "cuda-documentation", "cuda-nvml-dev"],
