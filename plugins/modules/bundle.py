@@ -64,7 +64,7 @@ options:
     description: Package index. Without it those that pip is set up for.
     type: str
   system_packages:
-    description: Packages that the wheels need. They are resolved together with those of CUDA, when there are such.
+    description: Packages that the wheels need, for a host of O(distribution). They are resolved together with those of CUDA.
     type: list
     elements: str
   cuda_version:
@@ -158,7 +158,7 @@ name:
   returned: success
   type: str
 manifest:
-  description: Its manifest, without the lists of files and parts. In check mode that of the bundle that is there, if there is one.
+  description: Its manifest, without the lists of files and parts. Empty in check mode when it would be made.
   returned: success
   type: dict
 """

@@ -62,6 +62,10 @@ def source(row: Mapping[str, str], architecture: str) -> str:
     return "".join(f"{name}: {value}\n" for name, value in lines.items() if value)
 
 
+def _few(words: list[str], between: str) -> str:
+    return between.join([*words[:4], *([f"and {len(words) - 4} more"] if len(words) > 4 else [])])
+
+
 class World:
     """apt below PLACE for a host of ARCHITECTURE with REPOSITORIES ({url, suites, components, key}) and a preferences file."""
 
@@ -70,8 +74,8 @@ class World:
             if not shutil.which(program):
                 raise RingmasterError(
                     f"The controller has no {program}: packages for Debian and Ubuntu can be fetched on one of these only.",
-                    "Make the bundle on a Debian or Ubuntu machine or in a container of one, or leave out cuda_version and "
-                    "cuda_driver_version for a bundle of wheels.",
+                    "Make the bundle on a Debian or Ubuntu machine or in a container of one, or leave out bundle_distribution, "
+                    "cuda_version and cuda_driver_version for a bundle of wheels.",
                 )
         self.archives = place / "archives"
         self._status = place / "status"
@@ -85,7 +89,8 @@ class World:
             if not os.path.isfile(os.path.expanduser(row["key"])):
                 raise RingmasterError(
                     f"The key of {row['url']} is not on the controller: {row['key']}.",
-                    "Install the distribution's keyring (debian-archive-keyring, ubuntu-keyring), or set bundle_repositories.",
+                    "Install the distribution's keyring (debian-archive-keyring, ubuntu-keyring), or set bundle_repositories. Without "
+                    "bundle_distribution wheels can be had alone.",
                 )
             (sources / f"{number}.sources").write_text(source(row, architecture), encoding="utf-8")
         if preferences:
@@ -124,10 +129,10 @@ class World:
         finally:
             os.environ.pop("APT_CONFIG") if former is None else os.environ.update(APT_CONFIG=former)
 
-    def _run(self, what: str, *command: str, timeout_s: float = apt_run.TIMEOUT_S) -> str:
+    def _run(self, what: str, *command: str, timeout_s: float = apt_run.TIMEOUT_S, remedy: str = "") -> str:
         code, text = apt_run.attempt(command[0], *self._options, *command[1:], timeout_s=timeout_s)
         if code:
-            raise RingmasterError(f"{what}: {apt_run.refusal(text)[:1500].rstrip('.')}.")
+            raise RingmasterError(f"{what}: {_few(apt_run.refusal(text).split('; '), '; ').rstrip('.')}.", remedy)
         return text
 
     def update(self) -> None:
@@ -158,7 +163,7 @@ class World:
             there = "; ".join(f"{name}: {', '.join(known.get(name) or ['none'])}" for name in apt_plan.names(unknown))
             raise RingmasterError(
                 f"No repository has {', '.join(unknown)} (versions there: {there}).",
-                "See cuda_version, cuda_driver_version, bundle_packages, cuda_repository_url.",
+                "See cuda_version, cuda_driver_version, sglang_packages, bundle_packages, cuda_repository_url.",
             )
         return specs
 
@@ -178,7 +183,9 @@ class World:
 
     def fetches(self, specs: list[str]) -> list[Deb]:
         """What an installation of SPECS would fetch."""
-        return parse_uris(self._run(f"{', '.join(specs)} cannot be installed", "apt-get", "--print-uris", "-q", "-y", "install", *specs))
+        words = ("apt-get", "--print-uris", "-q", "-y", "install", *specs)
+        remedy = "See bundle_distribution and bundle_repositories, and bundle_dpkg_status for what the host has."
+        return parse_uris(self._run(f"{_few(specs, ', ')} cannot be installed", *words, remedy=remedy))
 
     def download(self, specs: list[str]) -> None:
         """Fetch that into `archives`; what is there stays, and of what is there in part the rest is fetched."""

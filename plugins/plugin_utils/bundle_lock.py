@@ -33,6 +33,16 @@ class Pin:
     url: str = ""
     marker: str = ""
 
+    @property
+    def public_version(self) -> str:
+        """Without what a builder adds to it ('+cu130'); of a URL that of the wheel there, '' when it is none."""
+        if not self.url:
+            return self.version.partition("+")[0]
+        try:
+            return utils.parse_wheel_filename(unquote(PurePosixPath(urlsplit(self.url).path).name))[1].public
+        except utils.InvalidWheelFilename:
+            return ""
+
     def line(self) -> str:
         """For pip, without the marker: that was asked already, and pip would ask for the interpreter that it runs on."""
         what = f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
@@ -91,8 +101,3 @@ def of_target(pins: list[Pin], environment: dict[str, str], where: str) -> list[
             both = f"{chosen[pin.name].version} and {pin.version}"
             raise RingmasterError(f"{where}: {pin.name} is there as {both} for one target.", "Make the lock again.")
     return [chosen[name] for name in sorted(chosen)]
-
-
-def file_name(url: str) -> str:
-    """The name of the file at URL."""
-    return unquote(PurePosixPath(urlsplit(url).path).name)

@@ -19,31 +19,33 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import Ringm
 
 from . import bundle_debs, bundle_names, bundle_parts, bundle_request, bundle_slim, bundle_wheels
 from .bundle_apt import World
-from .bundle_request import Request
+from .bundle_request import NEW, WORK, Request
 
 Say = Callable[[str], None]
-WORK = ".work"
 OURS = {bundle_files.MANIFEST, bundle_files.SUMS, bundle_host.SITE_ARCHIVE, "wheels", "locks", "debs", "parts", WORK}
 
 
 def make(request: Request, say: Say, refresh: bool = False, check_mode: bool = False) -> dict[str, Any]:
-    """{changed, manifest} of the bundle that REQUEST asks for. One that is there and whole is left, unless REFRESH."""
+    """{changed, manifest} of the bundle that REQUEST asks for. One that is there and whole is left, unless REFRESH.
+
+    What is there stays as it is until the new one is whole; files that both have are not fetched again, and take their room once.
+    """
     former = _former(request.folder)
     pins, options = bundle_request.pins(request)  # what is wrong with the lock is said before anything is fetched
     carried, left = _carried(request, pins)
     if former and former.get("request") == request.digest() and not refresh and not _wrong(request.folder, former):
+        if (request.folder / WORK).exists() and not check_mode:  # of another request, that failed
+            with _alone(request.folder):
+                shutil.rmtree(request.folder / WORK)
         return {"changed": False, "manifest": former}
     if check_mode:
-        return {"changed": True, "manifest": former}
-    with _alone(request.folder):
-        _take_back(request.folder, former, say)
-        for name in (bundle_files.MANIFEST, bundle_files.SUMS):
-            files.remove(str(request.folder / name))
-        shutil.rmtree(request.folder / "parts", ignore_errors=True)
+        return {"changed": True, "manifest": None}
+    with _alone(request.folder), _untouched(former, say):
+        _take_over(request, former, say)
+        debs = _debs(request, say)  # before gigabytes of wheels, for there may be no such packages
         sglang = _sglang(request, carried, left, options, say)
-        cuda = _cuda(request, say)
-        manifest = _write(request, sglang, cuda, say)
-        shutil.rmtree(request.folder / WORK, ignore_errors=True)
+        manifest = _write(request, sglang, debs, say)
+        _switch(request.folder)
     return {"changed": True, "manifest": manifest}
 
 
@@ -78,13 +80,57 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _take_back(folder: Path, former: dict[str, Any] | None, say: Say) -> None:
-    """The files out of the parts of a bundle that was here, so that they need not be fetched again; where there is room for both."""
-    if not former or not former["parts"] or _wrong(folder, former):
-        return
-    if bundle_files.free_bytes(str(folder)) > 2 * sum(row["bytes"] for row in former["files"]):
+@contextmanager
+def _untouched(former: dict[str, Any] | None, say: Say) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if former:
+            taken = bundle_files.size(sum(row["bytes"] for row in bundle_files.carried(former)))
+            say(f"the bundle that is here, {former['name']} ({taken}), is as it was")
+        raise
+
+
+def _take_over(request: Request, former: dict[str, Any] | None, say: Say) -> None:
+    """What is here already and may be wanted again: files, and those out of the parts where there is room for them and for parts."""
+    folder, new = request.folder, request.building
+    files.make_directory(str(new))
+    room = bundle_files.free_bytes(str(folder)) > 2 * sum(row["bytes"] for row in former["files"]) if former else False
+    if room and former["parts"] and not _wrong(folder, former):
         say("the files of the bundle that is here are taken out of its parts")
-        bundle_unpack.unpack([str(folder / row["path"]) for row in former["parts"]], former["files"], str(folder))
+        bundle_unpack.unpack([str(folder / row["path"]) for row in former["parts"]], former["files"], str(new))
+    wanted = {"wheels": request.wheels and not request.slim, "debs": request.debs}
+    for path in new.iterdir():  # of a run that was cut off, too
+        if not wanted.get(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in [name for name, asked in wanted.items() if asked]:
+        (new / name).mkdir(exist_ok=True)
+        for path in [*(folder / name).glob("*.whl"), *(folder / name).glob("*.deb")]:
+            if not (new / name / path.name).exists():
+                _link(path, new / name / path.name)
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # a file system without links, such as a stick's
+        shutil.copyfile(path, target)
+
+
+def _switch(folder: Path) -> None:
+    """The new bundle takes the place of the former one, its manifest last."""
+    building, former = folder / WORK / NEW, folder / WORK / "former"
+    os.sync()
+    shutil.rmtree(former, ignore_errors=True)
+    former.mkdir()
+    files.remove(str(folder / bundle_files.MANIFEST))
+    for name in OURS - {WORK}:
+        if (folder / name).exists():
+            (folder / name).rename(former / name)
+    for path in sorted(building.iterdir(), key=lambda path: path.name == bundle_files.MANIFEST):
+        path.rename(folder / path.name)
+    os.sync()
+    shutil.rmtree(folder / WORK)
 
 
 def _carried(request: Request, pins: list[Any]) -> tuple[list[Any], dict[str, str]]:
@@ -97,42 +143,40 @@ def _carried(request: Request, pins: list[Any]) -> tuple[list[Any], dict[str, st
 
 
 def _sglang(request: Request, pins: list[Any], left: dict[str, str], options: list[str], say: Say) -> dict[str, Any] | None:
-    folder = request.folder
-    for name in ("locks", bundle_host.SITE_ARCHIVE) + (() if request.wheels and not request.slim else ("wheels",)):
-        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
+    new = request.building
     if not request.wheels:
         return None
     say(f"wheels: {len(pins)}" + (f"; {len(left)} are left out" if request.slim else ""))
-    wheels = folder / (f"{WORK}/wheels" if request.slim else "wheels")
+    wheels = new.parent / "wheels" if request.slim else new / "wheels"
     bundle_wheels.fetch(pins, wheels, request.target, options, say)
-    (folder / "locks").mkdir()
-    files.write_atomic(str(folder / request.wheels["lock"]), request.wheels["text"].encode(), mode=0o644)
+    (new / "locks").mkdir()
+    files.write_atomic(str(new / request.wheels["lock"]), request.wheels["text"].encode(), mode=0o644)
     manifest = {"version": request.wheels["version"], "cuda": request.wheels["cuda"], "lock": request.wheels["lock"]}
     if not request.slim:
         return {**manifest, "wheels": "wheels"}
     below = sorted(left.keys() & bundle_slim.host_packages(request.slim["host"], "bundle_host_packages").keys())
-    return {**manifest, **_site(folder, wheels, say), "flags": bundle_slim.rules()["flags"], "left_out": left, "below": below}
+    return {**manifest, **_site(new, wheels, say), "flags": bundle_slim.rules()["flags"], "left_out": left, "below": below}
 
 
-def _site(folder: Path, wheels: Path, say: Say) -> dict[str, Any]:
-    site = folder / WORK / "site"
+def _site(new: Path, wheels: Path, say: Say) -> dict[str, Any]:
+    site = new.parent / "site"
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
     for wheel in sorted(wheels.glob("*.whl")):
         bundle_slim.add_wheel(wheel, site, [row["path"] for row in bundle_slim.rules()["files"]])
     stripped = bundle_slim.strip(site, say)
     say("slim: the tree is packed")
-    total = bundle_slim.pack(site, folder / bundle_host.SITE_ARCHIVE)
+    total = bundle_slim.pack(site, new / bundle_host.SITE_ARCHIVE)
     shutil.rmtree(site)
     return {"site": "site", "site_bytes": total, "stripped": stripped}
 
 
-def _cuda(request: Request, say: Say) -> dict[str, Any] | None:
-    folder, asked = request.folder / "debs", request.debs
+def _debs(request: Request, say: Say) -> dict[str, Any]:
+    """The manifest's words on packages: those of CUDA, and where they are."""
+    asked = request.debs
     if not asked:
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-    world = World(request.folder / WORK / "apt", request.target.architecture, asked["repositories"], asked["preferences"])
+        return {"cuda": None, "debs": None}
+    world = World(request.building.parent / "apt", request.target.architecture, asked["repositories"], asked["preferences"])
     say("packages: lists of the repositories")
     world.update()
     if asked["status"]:
@@ -140,12 +184,13 @@ def _cuda(request: Request, say: Say) -> dict[str, Any] | None:
     else:
         say(f"packages: {world.install_base(asked['priorities'])} are taken to be on the host already ({', '.join(asked['priorities'])})")
     toolkit = world.exact(asked["toolkit"], *bundle_names.toolkit_members()) if asked["toolkit"] else []
-    bundle_debs.fetch(world, [*toolkit, *asked["wanted"]], folder, say)
-    return {"version": asked["version"] or None, "driver_version": asked["driver_version"] or None, "debs": "debs"}
+    bundle_debs.fetch(world, [*toolkit, *asked["wanted"]], request.building / "debs", say)
+    cuda = {"version": asked["version"] or None, "driver_version": asked["driver_version"] or None} if asked["of_cuda"] else None
+    return {"cuda": cuda, "debs": "debs"}
 
 
-def _write(request: Request, sglang: Any, cuda: Any, say: Say) -> dict[str, Any]:
-    folder = request.folder
+def _write(request: Request, sglang: Any, debs: dict[str, Any], say: Say) -> dict[str, Any]:
+    folder = request.building
     paths = sorted(
         str(path.relative_to(folder))
         for name in ("wheels", "locks", "debs", bundle_host.SITE_ARCHIVE)
@@ -165,11 +210,10 @@ def _write(request: Request, sglang: Any, cuda: Any, say: Say) -> dict[str, Any]
     manifest = {
         "format": bundle_files.FORMAT, "name": request.name, "profile": request.profile, "machine": request.target.machine,
         "python": request.target.python or None, "distribution": request.target.distribution or None,
-        "sglang": sglang, "cuda": cuda, "request": request.digest(), "files": rows, "parts": parts,
+        "sglang": sglang, **debs, "request": request.digest(), "files": rows, "parts": parts,
     }  # fmt: skip
     files.write_atomic(str(folder / bundle_files.SUMS), bundle_host.sums(parts or rows).encode(), mode=0o644)
     text = json.dumps(manifest, indent=1, sort_keys=False) + "\n"
     files.write_atomic(str(folder / bundle_files.MANIFEST), text.encode(), mode=0o644)
-    say(f"{request.name}: {len(rows)} files, {bundle_files.size(total)}{f', in {len(parts)} parts' if parts else ''}, in {folder}")
-    os.sync()
+    say(f"{request.name}: {len(rows)} files, {bundle_files.size(total)}{f', parts: {len(parts)}' if parts else ''}, in {request.folder}")
     return manifest

@@ -20,13 +20,14 @@ from .bundle_target import Target
 
 MAKER = 1  # raised when the same request gives other files
 PROFILES = ("full", "slim")
-ALWAYS = ("python3-apt",)  # Ansible's own module for apt needs it on the host
+WORK, NEW = ".work", "new"  # below bundle_dir while a bundle is made
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """folder: where it is made. wheels: {version, cuda, lock (name), text} or None. debs: {version, driver_version, wanted, preferences,
-    repositories, priorities, status} or None. slim: {host, carry_anyway} or None. part_bytes: 0 leaves the files as they are.
+    """folder: where it is made. wheels: {version, cuda, lock (name), text} or None. slim: {host, carry_anyway} or None.
+    debs: {of_cuda, version, driver_version, toolkit, wanted, preferences, repositories, priorities, status} or None.
+    part_bytes: 0 leaves the files as they are.
     """
 
     folder: Path
@@ -36,6 +37,11 @@ class Request:
     debs: Mapping[str, Any] | None
     slim: Mapping[str, Any] | None
     part_bytes: int
+
+    @property
+    def building(self) -> Path:
+        """Where it is until it is whole."""
+        return self.folder / WORK / NEW
 
     @property
     def profile(self) -> str:
@@ -92,26 +98,38 @@ def _wheels(given: Mapping[str, Any]) -> dict[str, Any] | None:
             f"There is no lock for sglang_version '{given['sglang_version']}' and sglang_cuda '{given['sglang_cuda']}'.",
             f"There are: {', '.join(given['locks']) or 'none'}. Or make one and name it with sglang_lock.",
         )
-    lock = Path(given["lock"]).expanduser()
+    lock = Path(given["lock"])
+    text = _text("sglang_lock", lock)
     return {
-        "version": given["sglang_version"],
+        "version": _sglang_version(given["sglang_version"], bundle_lock.parse(text, lock.name)[0], lock.name),
         "cuda": given["sglang_cuda"],
         "lock": f"locks/{lock.name}",
-        "text": _text("sglang_lock", lock),
+        "text": text,
         "index_url": given["index_url"],
-        "uv": _text("bundle_uv_lock", Path(given["uv_lock"]).expanduser()) if given["uv_lock"] and given["profile"] == "full" else "",
+        "uv": _text("bundle_uv_lock", Path(given["uv_lock"])) if given["uv_lock"] and given["profile"] == "full" else "",
     }
 
 
+def _sglang_version(asked: str, pins: list[bundle_lock.Pin], lock: str) -> str:
+    """The version that is ASKED, or the one that the lock has when none is."""
+    there = sorted({pin.public_version for pin in pins if pin.name == "sglang"})
+    if not there:
+        raise RingmasterError(f"{lock} has no sglang.", "Name a lock of SGLang in sglang_lock, or leave it out.")
+    if asked and asked not in there:
+        raise RingmasterError(f"sglang_version is {asked}, and {lock} has {' and '.join(there)}.", "Set sglang_version or sglang_lock.")
+    return asked or there[0]
+
+
 def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Those for CUDA, and where the distribution is known those that SGLang needs of it."""
     cuda, driver = given["cuda_version"], given["cuda_driver_version"]
-    if (cuda or driver or given["packages"]) and not given["distribution"]:
+    of_cuda = bool(cuda or driver or given["packages"] or given["kernel"])
+    if of_cuda and not given["distribution"]:
         raise RingmasterError("bundle_distribution is not set.", "Say which one the packages are for, such as debian12.")
     toolkit = [] if given["packages"] else bundle_names.toolkit(given)
-    wanted = [*(given["packages"] or bundle_names.packages(given))]
-    if not toolkit and not wanted:
+    wanted = [*(given["packages"] or [*bundle_names.packages(given), *given["system_packages"]])]
+    if not given["distribution"] or not (toolkit or wanted):
         return None
-    wanted += [] if given["packages"] else [*given["system_packages"], *ALWAYS]
     repositories = [*(given["repositories"] or Target(given["machine"], "", given["distribution"]).repositories())]
     if given["repository_url"]:
         url = bundle_names.repository(given["repository_url"], given["distribution"], given["machine"])
@@ -122,6 +140,7 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
                 f"A repository lacks its url or key: {row}.", "See bundle_repositories, cuda_repository_url, cuda_repository_key."
             )
     return {
+        "of_cuda": of_cuda,
         "version": cuda,
         "driver_version": driver,
         "toolkit": toolkit,
@@ -129,7 +148,7 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
         "preferences": bundle_names.preferences(driver, given["driver_members"]),
         "repositories": repositories,
         "priorities": [*given["priorities"]],
-        "status": _text("bundle_dpkg_status", Path(given["dpkg_status"]).expanduser()) if given["dpkg_status"] else "",
+        "status": _text("bundle_dpkg_status", Path(given["dpkg_status"])) if given["dpkg_status"] else "",
     }
 
 
@@ -141,7 +160,7 @@ def _slim(given: Mapping[str, Any], wheels: Any) -> dict[str, Any]:
             "bundle_profile is slim, but bundle_host_packages is not set.",
             "Name a file with what the host has: `pip list --format=freeze`.",
         )
-    return {"host": _text("bundle_host_packages", Path(given["host_packages"]).expanduser()), "carry_anyway": [*given["carry_anyway"]]}
+    return {"host": _text("bundle_host_packages", Path(given["host_packages"])), "carry_anyway": [*given["carry_anyway"]]}
 
 
 def _text(variable: str, path: Path) -> str:
@@ -153,7 +172,7 @@ def _text(variable: str, path: Path) -> str:
 
 def _name(given: Mapping[str, Any], wheels: Any, debs: Any, slim: Any, target: Target) -> str:
     words = [
-        wheels and f"sglang-{wheels['version'] or 'environment'}",
+        wheels and f"sglang-{wheels['version']}",
         wheels and wheels["cuda"] and f"cu{wheels['cuda'].replace('.', '')}",
         slim and "slim",
         debs and debs["version"] and f"cuda-{debs['version']}",

@@ -24,6 +24,9 @@ from .bundle_target import Target
 
 AT_ONCE = 4  # downloads
 _ABSENT = re.compile(r"No matching distribution found|Could not find a version")
+# Of pip's lines on a file that has another checksum: '    NAME==1 from URL (from -r ...):' and '        Got        SUM'
+_FROM = re.compile(r"(?m)^ +\S.* from ([^\s#]+)\S*(?: \(from .*\))?:$")
+_GOT = re.compile(r"(?m)^ +Got +([0-9a-f]{64})$")
 
 
 def there(pins: Iterable[Pin], folder: Path, target: Target) -> tuple[dict[Pin, Path], list[Pin], list[Path]]:
@@ -67,7 +70,7 @@ def fetch(pins: list[Pin], folder: Path, target: Target, options: list[str], say
             pool.shutdown(cancel_futures=True)
             raise
     if problems:
-        raise RingmasterError(" ".join(sorted(problems)), "What has come is kept; run again to go on.")
+        raise RingmasterError(" ".join(sorted(problems)), "What has come is kept; run again once that is mended.")
     return len(missing)
 
 
@@ -95,7 +98,11 @@ def _fetch_one(command: list[str], pin: Pin, folder: Path, target: Target, optio
         ]  # fmt: skip
         Path(place, "wheel").mkdir()
         environment = {**os.environ, "PIP_RESUME_RETRIES": "5", "TMPDIR": place, "LC_ALL": "C.UTF-8"}  # pip before 25.1 ignores the first
-        done = subprocess.run([*command, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+        for anew in ([], ["--no-cache-dir"]):  # a file that is not the lock's may be pip's own copy
+            call = [*command, *words, *anew]
+            done = subprocess.run(call, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+            if not _GOT.search(done.stderr):
+                break
         wheels = list(Path(place, "wheel").glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             raise _refused(pin, target, done.stderr)
@@ -109,7 +116,14 @@ def _refused(pin: Pin, target: Target, text: str) -> RingmasterError:
     what = f"{pin.name} {pin.version or pin.url}"
     if "No space left" in text:
         return RingmasterError(f"{what}: the disk of bundle_dir is full.", "Free some space.")
+    if got := _GOT.search(text):
+        where, pinned = _FROM.search(text), sorted(pin.sha256)
+        more = f" or one of {len(pinned) - 1} more" if len(pinned) > 1 else ""
+        return RingmasterError(
+            f"{what}: {where[1] if where else 'the file'} has the sha256 {got[1]}, and the lock says {pinned[0]}{more}.",
+            "The index has another file than the one that was locked: see sglang_index_url and sglang_lock.",
+        )
     if _ABSENT.search(text):
         where = f"Python {target.python} on {target.machine}, {target.distribution or 'any distribution'}"
         return RingmasterError(f"{what}: no index of this machine's pip has a wheel for {where}.", "See bundle_python, bundle_machine.")
-    return RingmasterError(f"{what}: pip cannot fetch it: {' '.join(lines)[:600]}.")
+    return RingmasterError(f"{what}: pip cannot fetch it: {' '.join(lines)[:600].rstrip('.')}.")

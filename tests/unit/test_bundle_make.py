@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.server
 import json
 import os
 import shutil
+import threading
 import zipfile
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import bundle_files
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import bundle_make, bundle_request, bundle_wheels
 
-TAGS = {"a": "py3-none-any", "b": "cp312-cp312-manylinux_2_28_x86_64"}
+TAGS = {"sglang": "py3-none-any", "b": "cp312-cp312-manylinux_2_28_x86_64"}
 OTHERS = ("b-1-cp311-cp311-manylinux_2_28_x86_64.whl", "b-1-cp312-cp312-manylinux_2_28_aarch64.whl")
 
 
@@ -41,9 +43,9 @@ class Place:
     def __init__(self, folder):
         self.wheels, self.lock, self.out = folder / "index", folder / "1-cu130.txt", folder / "out"
         self.wheels.mkdir()
-        sums = {"a": [], "b": []}
+        sums = {"sglang": [], "b": []}
         for name in [*(f"{name}-1-{tag}.whl" for name, tag in TAGS.items()), *OTHERS]:
-            sums[name[0]].append(wheel(self.wheels / name))
+            sums[name.split('-')[0]].append(wheel(self.wheels / name))
         self.lock.write_text("".join(f"{name}==1 {' '.join(f'--hash=sha256:{one}' for one in found)}\n" for name, found in sums.items()))
         self.said = []
 
@@ -79,7 +81,8 @@ def place(tmp_path, monkeypatch):
     return made
 
 
-WANTED = [f"a-1-{TAGS['a']}.whl", f"b-1-{TAGS['b']}.whl"]
+SGLANG, NATIVE = (f"{name}-1-{tag}.whl" for name, tag in TAGS.items())
+WANTED = [NATIVE, SGLANG]
 
 
 def test_made_once_and_left_then(place):
@@ -97,40 +100,94 @@ def test_made_once_and_left_then(place):
 
 def test_for_another_machine_and_python(place):
     place.make(machine="aarch64")
-    assert place.fetched() == [WANTED[0], OTHERS[1]]
+    assert place.fetched() == [OTHERS[1], SGLANG]
     place.make(python="3.11")
     assert place.fetched() == [OTHERS[0]]  # the other was here, and what was for the machine before is gone
-    assert sorted(path.name for path in (place.out / "wheels").iterdir()) == [WANTED[0], OTHERS[0]]
+    assert sorted(path.name for path in (place.out / "wheels").iterdir()) == [OTHERS[0], SGLANG]
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"damaged"), lambda path: path.unlink(),
                                    lambda path: path.rename(path.with_name("c-1-py3-none-any.whl"))])  # fmt: skip
 def test_a_file_that_is_wrong_is_fetched_again(place, spoil):
     before = place.make()["manifest"]
-    spoil(place.out / "wheels" / WANTED[1])
+    spoil(place.out / "wheels" / NATIVE)
     assert place.make()["changed"]
-    assert place.fetched() == [WANTED[1]]
+    assert place.fetched() == [NATIVE]
     assert place.make()["manifest"] == before
 
 
 def test_what_had_come_when_it_was_cut_off_is_kept(place):
-    shutil.move(place.wheels / WANTED[1], place.wheels / "away")
+    shutil.move(place.wheels / NATIVE, place.wheels / "away")
     with pytest.raises(RingmasterError, match="b 1: no index of this machine's pip has a wheel for Python 3.12 on x86_64.* is kept"):
         place.make()
-    assert not (place.out / "manifest.json").exists()
-    (place.out / "wheels/.incoming-x").mkdir()  # what a killed pip leaves
-    shutil.move(place.wheels / "away", place.wheels / WANTED[1])
+    assert [path.name for path in place.out.iterdir()] == [".work"]
+    (place.out / ".work/new/wheels/.incoming-x").mkdir()  # what a killed pip leaves
+    shutil.move(place.wheels / "away", place.wheels / NATIVE)
     place.make()
-    assert place.fetched() == [WANTED[1]]
+    assert place.fetched() == [NATIVE]
     assert sorted(path.name for path in (place.out / "wheels").iterdir()) == WANTED
 
 
+def test_what_is_there_stays_until_the_new_one_is_whole(place):
+    """Also its files that the new one has, too, and would have in other words."""
+    made = place.make()["manifest"]
+    before = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
+    place.lock.write_text(place.lock.read_text() + f"c==1 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(RingmasterError, match="c 1: no index"):
+        place.make(part_mib=0.001)
+    assert place.said[-1] == f"the bundle that is here, {made['name']} (1.5 KiB), is as it was"
+    work = place.out / ".work"
+    assert {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file() and work not in path.parents} == before
+    place.lock.write_text("\n".join(place.lock.read_text().splitlines()[:-1]) + "\n")
+    assert not place.make()["changed"]
+    assert not work.exists()
+
+
 def test_a_wheel_that_is_not_the_locks_is_not_taken(place):
-    with (place.wheels / WANTED[0]).open("ab") as file:
+    with (place.wheels / SGLANG).open("ab") as file:
         file.write(b"more")
-    with pytest.raises(RingmasterError, match="a 1: pip cannot fetch it: .*HASHES"):
+    sums = r"has the sha256 [0-9a-f]{64}, and the lock says [0-9a-f]{64}\. The index has another file"
+    with pytest.raises(RingmasterError, match=rf"sglang 1: file://.*/{SGLANG} {sums}"):
         place.make()
     assert not (place.out / "manifest.json").exists()
+
+
+def test_a_bad_copy_in_pips_cache_is_fetched_again(tmp_path, monkeypatch):
+    """The index says how long pip may keep a file: so it never asks again for one that was bad."""
+    served = {}
+
+    class Index(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            data = served[self.path]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
+            self.send_header("Cache-Control", "max-age=0" if self.path.endswith("/") else "max-age=365000000, immutable")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *words):
+            pass
+
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "127.0.0.1")  # pip keeps nothing of others that have no TLS
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = Place(tmp_path)
+        good = (place.wheels / SGLANG).read_bytes()
+        served["/sglang/"] = f'<a href="/f/{SGLANG}">{SGLANG}</a>'.encode()
+        served[f"/f/{SGLANG}"] = good + b"bad"
+        place.lock.write_text(place.lock.read_text().splitlines()[0])
+        given = {"index_url": f"http://127.0.0.1:{server.server_port}/"}
+        with pytest.raises(RingmasterError, match=f"http://127.0.0.1:.*/f/{SGLANG} has the sha256"):
+            place.make(**given)
+        served[f"/f/{SGLANG}"] = good
+        place.make(**given)
+        server.shutdown()
+    assert place.fetched() == [SGLANG]
 
 
 def test_parts_and_back_without_fetching(place):
@@ -182,7 +239,7 @@ def test_slim(place, tmp_path):
     assert made["sglang"]["left_out"] == {"b": "the host has 1"}
     assert made["sglang"]["below"] == ["b"]
     assert [row["path"] for row in made["files"]] == ["locks/1-cu130.txt", "site.tar.xz"]
-    assert place.fetched() == [WANTED[0]]
+    assert place.fetched() == [SGLANG]
     assert sorted(path.name for path in place.out.iterdir()) == ["SHA256SUMS", "manifest.json", "parts"]
     host.write_text("numpy==2\n")
     with pytest.raises(RingmasterError, match="the host has no torch"):
@@ -201,6 +258,7 @@ def test_slim(place, tmp_path):
         ({"distribution": "debian12", "cuda_version": "13.0", "repository_url": "file:/x"}, "lacks its url or key"),
         ({"distribution": "debian12", "cuda_version": "13"}, "cuda_version is '13'"),
         ({"distribution": "beos", "cuda_version": "13.0"}, "bundle_distribution is 'beos'"),
+        ({"sglang_version": "2"}, "sglang_version is 2, and 1-cu130.txt has 1. Set sglang_version or sglang_lock"),
         ({"machine": "vax"}, "bundle_machine is 'vax'"),
         ({"part_mib": "many"}, "bundle_part_mib is 'many'"),
         ({"part_mib": -1}, "bundle_part_mib is '-1'"),
@@ -213,6 +271,16 @@ def test_what_is_refused_before_anything_is_done(place, given, said):
     with pytest.raises(RingmasterError, match=said):
         place.make(**given)
     assert not place.out.exists()
+
+
+def test_a_lock_without_sglang(place):
+    place.lock.write_text(place.lock.read_text().replace("sglang==", "other=="))
+    with pytest.raises(RingmasterError, match="1-cu130.txt has no sglang. Name a lock of SGLang in sglang_lock"):
+        place.make()
+
+
+def test_the_version_is_the_locks_when_none_is_given(place):
+    assert place.make(sglang_version="")["manifest"]["sglang"]["version"] == "1"
 
 
 def test_a_controller_without_pip(monkeypatch):
