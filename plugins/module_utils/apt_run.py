@@ -19,6 +19,17 @@ INSTALL_TIMEOUT_S = 3600.0  # gigabytes over a slow network, and a kernel module
 FLOCK = "hhqqi4x"  # of Linux on 64 bits
 # What an installation may do. It is tried, measured and carried out with the same words.
 LEAVE = ("--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages")
+# What a repository that apt cannot use needs, by the first of apt's words that is found. The variables are those of role cuda.
+CURES = (
+    (r"NO_PUBKEY", "Another key signs it than this host trusts for it (cuda_repository_key; a text that ends in .asc, or binary in .gpg)."),
+    (r"(EXP|REV)KEYSIG|KEYEXPIRED", "That key is no longer good: give the one that signs it now (cuda_repository_key)."),
+    (r"is not valid yet", "Set the clock of this host right (timedatectl)."),
+    (r"is expired|no longer valid", "Look at the clock of this host (timedatectl). Where it is right, nobody renews that repository."),
+    (r"is not signed", "Give the key that signs it (cuda_repository_key)."),
+    (r"No space left|free space", "Make room, and run this again."),
+    (r"resolv|[Cc]onnect|[Tt]imed out|unreachable", "Look at the network and at the address of that repository (cuda_repository_url)."),
+)
+ADDRESS = "Look at the address of that repository (cuda_repository_url) and what is there."
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock", "/var/lib/apt/lists/lock")
 
 
@@ -67,10 +78,16 @@ def refusal(text):
             kept += [f"{line} {following}" if line.endswith(":") else line] if of_dpkg <= 2 else []
             continue
         on = on or line.startswith("The following packages have unmet dependencies")
-        if line.startswith(("E:", "Depends:", "Conflicts:", "Breaks:")) or (on and line and not line.startswith(("W:", "N:"))):
-            kept.append(line[2:].strip() if line.startswith("E:") else line)
+        said = line.startswith(("E:", "W: GPG error", "Depends:", "Conflicts:", "Breaks:"))
+        if said or (on and line and not line.startswith(("W:", "N:"))):
+            kept.append(line[2:].strip() if line.startswith(("E:", "W:")) else line)
     kept = [line for line in kept if not line.startswith("The following packages have unmet")]
     return ("; ".join(dict.fromkeys(kept)) or " ".join(lines[-3:])).strip().rstrip(".") or "apt-get gave no reason"
+
+
+def cure(text, otherwise=ADDRESS):
+    """What to do about a repository that apt complains of with TEXT."""
+    return next((advice for words, advice in CURES if re.search(words, text)), otherwise)
 
 
 def wait_until_free(timeout_s, locks=LOCKS):

@@ -55,19 +55,24 @@ def bring(specs, remove, timeout_s):
     apt_run.wait_until_free(timeout_s)
     words = [*specs, *(f"{name}-" for name in remove)]
     stages = (
-        ("fetch", ["--download-only"], "No package was changed. Where apt's lists are older than the repository: apt-get update."),
+        ("fetch", ["--download-only"], "Where apt's lists are older than the repository, fetch them (apt-get update)."),
         ("install", [], "Mend that, and run this again: it goes on where it was ended."),
     )
     for stage, more, remedy in stages:
         code, text = apt_run.attempt(
             "apt-get", *_locking(timeout_s), *QUIET, *CONFFILES, *more, "install", *words, timeout_s=apt_run.INSTALL_TIMEOUT_S
         )
+        if code and stage == "fetch":
+            remedy = f"No package was changed. {apt_run.cure(text, remedy)}"
         if code:
             raise RingmasterError(f"apt cannot {stage} {' '.join(specs[:3])} ...: {apt_run.refusal(text)}.", remedy)
 
 
 def refresh(sources_file, timeout_s):
-    """Fetch the lists of packages, those of SOURCES_FILE alone when it is given: what else the host has may be out of reach."""
+    """Fetch the lists of packages, those of SOURCES_FILE alone when it is given: what else the host has may be out of reach.
+
+    [what could not be fetched], of all sources: the host may have some that no longer matter.
+    """
     apt_run.wait_until_free(timeout_s)
     files.remove(fetched_path(sources_file))  # what fails is tried again by the next run
     alone = ["-o", f"Dir::Etc::sourcelist={sources_file}", "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0"]
@@ -76,9 +81,12 @@ def refresh(sources_file, timeout_s):
     if code:
         raise RingmasterError(
             f"apt cannot fetch the lists of {sources_file or 'its sources'}: {apt_run.refusal(text)}.",
-            "Look at the address and the key of that repository, and at the network.",
+            apt_run.cure(text),
         )
-    files.write_atomic(fetched_path(sources_file), b"", mode=0o644)
+    failed = [line[2:].strip() for line in text.splitlines() if line.startswith("W: Failed to fetch")]
+    if not failed:
+        files.write_atomic(fetched_path(sources_file), b"", mode=0o644)
+    return failed
 
 
 def fetched_path(sources_file):

@@ -49,6 +49,11 @@ fetched:
   description: Whether the lists are new ones.
   returned: success
   type: bool
+missing:
+  description: What apt says of lists that could not be fetched. Those of O(sources_file) are a failure.
+  returned: success
+  type: list
+  elements: str
 sources_file:
   description: The file whose lists were fetched; null when it was all.
   returned: success
@@ -68,11 +73,11 @@ def main():
 
     def work():
         due = given["max_age_s"] is None or not apt_set.are_fresh(given["sources_file"], given["max_age_s"])
-        result = {"changed": due, "fetched": due and not module.check_mode, "sources_file": given["sources_file"]}
+        result = {"changed": due, "fetched": due and not module.check_mode, "sources_file": given["sources_file"], "missing": []}
         if result["fetched"]:
             apt_run.wait_until_free(given["lock_timeout_s"])
             try:
-                apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+                result["missing"] = apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
             except RingmasterError as error:
                 if given["max_age_s"] is None:
                     raise
