@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import threading
 import time
+import urllib.parse
 
 from . import environments, environments_uv, files, procfs
 from .environments_lock import allows, differences, normal, parse
@@ -240,6 +241,8 @@ def _fill(work, planned, lock_text, source, uv_lock_text, tool):
     where = ["--no-index", "--find-links", source["wheels"]] if "wheels" in source else []
     pip = [work.python, "-I", "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
     clean = {"PIP_CONFIG_FILE": os.devnull, **({"PIP_INDEX_URL": url} if url else {})}
+    if url and url.startswith("http:"):  # as uv takes it: every file is checked by its checksum
+        clean["PIP_TRUSTED_HOST"] = urllib.parse.urlsplit(url).hostname
     work.run("Installation", [*pip, "install", *wanted, "--only-binary=:all:", *where, "-r", lock_path], clean, secrets)
     if not as_it_stands:
         work.run("Check", [*pip, "check"], clean)

@@ -19,9 +19,9 @@ def look(unit, home):
     if properties is None:
         return found
     pid = units.main_pid(properties)
-    active = properties["ActiveState"] in ("active", "activating", "reloading")
+    active = units.is_up(properties)  # one that ended and waits for its next start does not run
     found.update(exists=True, active=active, state=properties["ActiveState"])
-    if active and pid:
+    if active:
         found["environment"] = environment_of(procfs.command_line(pid) or [], home)
         found["restart_due"] = [*_other_environment(found["environment"], home), *_changed_files(unit)]
     return found

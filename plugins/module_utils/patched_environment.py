@@ -122,22 +122,25 @@ def _record(path, data):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def change(environment, wanted, exclusive, check_mode):
-    """Bring the patches of ENVIRONMENT to WANTED, or only work out what would change. The module's result."""
+def change(environment, wanted, exclusive, check_mode, rehearse=False):
+    """Bring the patches of ENVIRONMENT to WANTED, or only work out what would change. The module's result.
+
+    REHEARSE works it out for an environment that is not to be changed either, so it does not matter who runs out of it.
+    """
     given, environment = environment, os.path.realpath(environment)
     if not os.path.isdir(environment):
         raise RingmasterError(f"{given} is no folder on this host.", "Give a virtual environment; build it first.")
     with _lock(environment):
-        return _change(environment, wanted, exclusive, check_mode)
+        return _change(environment, wanted, exclusive, check_mode or rehearse, rehearse)
 
 
-def _change(environment, wanted, exclusive, check_mode):
+def _change(environment, wanted, exclusive, check_mode, rehearse):
     journal_path = os.path.join(environment, FOLDER, JOURNAL)
     journal, former = files.read_json(journal_path), {}
     if journal is not None and not (isinstance(journal, dict) and {"before", "folders"} <= set(journal)):
         raise RingmasterError(f"{journal_path} is not what Ringmaster wrote there.", "Build the environment again.")
     if journal is not None:
-        environment_users.refuse(environment)
+        rehearse or environment_users.refuse(environment)
         if check_mode:
             former = {each["path"]: None if each["content"] is None else base64.b64decode(each["content"]) for each in journal["before"]}
         else:
@@ -159,7 +162,7 @@ def _change(environment, wanted, exclusive, check_mode):
     changes = {os.path.join(*key): contents for key, contents in plan.contents.items()}
     modes = {os.path.join(*key): mode for key, mode in plan.modes.items()}
     if changes:
-        environment_users.refuse(environment)
+        rehearse or environment_users.refuse(environment)
         sources = {path: base64.b64encode(after).decode() for path, (_before, after) in changes.items() if after and path.endswith(".py")}
         problem = _ask(environment, _COMPILE, sources) if sources else None
         if problem:

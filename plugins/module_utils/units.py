@@ -65,6 +65,11 @@ def is_active(unit):
     return bool(properties) and properties["ActiveState"] in ("active", "activating", "reloading", "deactivating")
 
 
+def is_up(properties):
+    """Whether a unit with these PROPERTIES (of `show`) has its main process; one that ended and waits for its next start has none."""
+    return bool(properties) and properties["ActiveState"] in ("active", "activating", "reloading") and main_pid(properties) > 0
+
+
 def main_pid(properties):
     """The main process of a unit with these PROPERTIES (of `show`), or 0."""
     return int((properties or {}).get("MainPID") or 0)

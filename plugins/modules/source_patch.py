@@ -55,6 +55,10 @@ options:
     description: Whether to take away patches that are recorded and not listed. They are named in a warning otherwise.
     type: bool
     default: false
+  rehearse:
+    description: Only say whether the patches would go on, of an environment that others may run out of. Changes nothing.
+    type: bool
+    default: false
 attributes:
   action:
     description: An action plugin reads O(patches[].patch) on the controller.
@@ -165,6 +169,7 @@ def argument_spec():
             },
         },
         "exclusive": {"type": "bool", "default": False},
+        "rehearse": {"type": "bool", "default": False},
     }
 
 
@@ -176,7 +181,11 @@ def main():
         unread = [item["name"] for item in given["patches"] if item["patch"] is not None]
         if unread:
             raise RingmasterError(f"The diff of {unread[0]} was not read.", "Use the module by a task: its action plugin reads the file.")
-        result = patched_environment.change(given["environment"], given["patches"], given["exclusive"], module.check_mode)
+        result = patched_environment.change(
+            given["environment"], given["patches"], given["exclusive"], module.check_mode, given["rehearse"]
+        )
+        if given["rehearse"]:
+            return {**result, "changed": False, "diff": []}
         for key, sentence in WARNINGS:
             for found in result[key] if key != "unlisted" or not given["exclusive"] else ():
                 module.warn(sentence.format(found, environment=given["environment"]))

@@ -297,14 +297,26 @@ def serving(folder, seen):
     server.server_close()
 
 
-def test_from_an_index_whose_password_nobody_sees(build, home, stock, tmp_path):
+@pytest.fixture
+def index(stock, tmp_path):
     for path in Path(stock["wheels"]).iterdir():
         folder = tmp_path / "index/simple" / path.name.partition("-")[0]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / path.name).symlink_to(path)
         (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in os.listdir(folder)))
+    return str(tmp_path / "index")
+
+
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_an_index_without_tls_will_do(build, index, tool):
+    """Every file has its checksum. 127.1 is this machine to the resolver, and one that pip does not trust."""
+    with serving(index, []) as port:
+        assert build(source={"index_url": f"http://reader:s3cr%20et@127.1:{port}/simple"}, tool=tool)["tool"].startswith(tool)
+
+
+def test_from_an_index_whose_password_nobody_sees(build, home, index):
     seen = []
-    with serving(str(tmp_path / "index"), seen) as port:
+    with serving(index, seen) as port:
         build(source={"index_url": f"http://reader:s3cr%20et@127.0.0.1:{port}/simple"}, tool="uv")
         with pytest.raises(RingmasterError, match="401|403|Unauthorized|uthenticat|sglang_index_url") as error:
             build(name="other", source={"index_url": f"http://reader:wr0ng@127.0.0.1:{port}/simple"})

@@ -345,6 +345,21 @@ def test_an_environment_in_use_does_not_change(environment):
     assert environment.change({"name": "five", "diff": FIVE})["changed"]
 
 
+def test_patches_are_rehearsed_on_an_environment_in_use(environment):
+    def rehearse(diff):
+        item = {"name": "x", "state": "present", "diff": diff, "package": "toy", "versions": []}
+        return patched_environment.change(str(environment.path), [item], True, False, rehearse=True)
+
+    before = environment.files()
+    with subprocess.Popen([environment.path / "bin/python", "-c", "print(flush=True); input()"], stdin=-1, stdout=-1) as server:
+        server.stdout.readline()
+        assert rehearse(FIVE)["applied"] == ["x"]
+        with pytest.raises(RingmasterError, match=r"Patch x does not fit toy 1\.2\.3"):
+            rehearse(FIVE.replace("line_4", "line_44"))
+        server.communicate(b"\n")
+    assert environment.files() == before
+
+
 def test_a_worker_that_renamed_itself_is_found_by_its_libraries(environment):
     library = environment.site / "toy/lib.so"
     library.write_bytes(bytes(4096))

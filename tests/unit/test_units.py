@@ -98,3 +98,19 @@ def test_a_launcher_is_what_a_unit_runs(tmp_path, monkeypatch, program, written,
 def test_a_unit_whose_quotes_do_not_close_runs_nothing():
     assert units.exec_start('[Service]\nExecStart=/bin/a b\nExecStart="/bin/a\n') == []
     assert units.exec_start("[Service]\nExecStart=\nExecStart=-/bin/a \\\n  50%% $$x\n") == ["/bin/a", "50%", "$x"]
+
+
+@pytest.mark.parametrize(
+    ("state", "pid", "up"),
+    [
+        ("active", "4711", True),
+        ("activating", "4711", True),
+        ("activating", "0", False),  # auto-restart: it ended, and waits for its next start
+        ("deactivating", "4711", False),
+        ("failed", "0", False),
+        ("inactive", "0", False),
+    ],
+)
+def test_what_is_up_has_a_process(state, pid, up):
+    assert units.is_up({"ActiveState": state, "MainPID": pid}) is up
+    assert units.is_up(None) is False
