@@ -25,4 +25,8 @@ def specification(role: str, entry: str = "main") -> dict[str, dict]:
 def typed(specification: Mapping[str, dict], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(VALUES with their types and with the defaults, sentences on what is none of the type or choices)."""
     result = ArgumentSpecValidator(dict(specification)).validate(dict(values))
-    return result.validated_parameters, [f"{message.removeprefix('value of ').rstrip('.')}." for message in result.error_messages]
+    wrong = [message.removeprefix("value of ").rstrip(".") for message in result.error_messages]
+    for name, value in values.items():
+        if specification[name].get("type") == "list" and isinstance(value, str) and value.startswith("["):  # -e name=[] gives text
+            wrong.append(f"{name} is text, not a list; say -e '{{\"{name}\": [...]}}'")
+    return result.validated_parameters, [f"{message}." for message in wrong]

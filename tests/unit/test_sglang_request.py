@@ -45,6 +45,7 @@ def patches(*items):
         ({"sglang_cuda": "../x"}, "sglang_cuda: '../x' is no version"),
         ({"sglang_source": "onlin"}, "sglang_source must be one of: online, bundle, got: onlin"),
         ({"sglang_port": "many"}, "'sglang_port' is of type str"),
+        ({"sglang_packages": "[]"}, """sglang_packages is text, not a list; say -e '{"sglang_packages": [...]}'."""),
         ({"sglang_flags": {"tp-sise": 2}}, "sglang_flags: SGLang 0.5.16 has no --tp-sise; did you mean --tp-size?"),
         ({"sglang_flags": 7}, "sglang_flags is 7, a int; it has to be a mapping."),
         ({"sglang_environment": {"a b": "1"}}, "sglang_environment: 'a b' is no name of an environment variable."),
