@@ -105,10 +105,33 @@ def test_the_state_afterwards_and_what_speaks_against_it():
     assert apt_plan.judge(steps, installed, ["libcuda1", "x"], ["*"]) == ["libcuda1 would be installed"]
 
 
+# As apt 2.6 said it of repositories that were each spoilt in one way.
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("W: GPG error: http://r/x InRelease: The following signatures couldn't be verified because the public key is not available: "
+         "NO_PUBKEY BED6\nE: The repository 'http://r/x InRelease' is not signed.", "Another key signs it"),
+        ("W: GPG error: http://r/x InRelease: The following signatures were invalid: EXPKEYSIG 797E61EBB537DFD3 Old <nobody@example.net>\n"
+         "E: The repository 'http://r/x InRelease' is not signed.", "no longer good: give the one that signs it now"),
+        ("E: Release file for http://r/x/InRelease is not valid yet (invalid for another 4h 59min 13s). Updates for this repository will "
+         "not be applied.", "clock"),
+        ("E: Release file for http://r/x/InRelease is expired (invalid since 2d 0h 0min 40s). Updates for this repository will not be "
+         "applied.", "clock of this host"),
+        ("E: Failed to fetch http://r/x/InRelease  Could not connect to r:8399 (10.77.0.1). - connect (111: refused)", "network"),
+        ("E: Failed to fetch http://r/x/InRelease  Temporary failure resolving 'nowhere.invalid'", "network"),
+        ("E: The repository 'http://r/x  Release' does not have a Release file.", "address of that repository (cuda_repository_url)"),
+    ],
+)  # fmt: skip
+def test_what_a_repository_needs(said, words):
+    assert words in apt_run.cure(said)
+    reason = apt_run.refusal(said)
+    assert all(line[3:].rstrip(".") in reason for line in said.splitlines())
+
+
 def test_aptitudes_reason_in_one_line():
     assert apt_run.refusal(UNMET) == (
         "nvidia-driver-cuda : Depends: libcuda1 (= 585.1-1) but 580.105.08-1 is to be installed; "
-        "Unable to correct problems, you have held broken packages."
+        "Unable to correct problems, you have held broken packages"
     )
     assert "--configure -a" in apt_run.refusal(
         "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n"
