@@ -33,6 +33,7 @@ options:
     description:
       - Password of O(api_user), to get a ticket with.
         A user with a second factor cannot be used.
+      - Together with O(api_token_id) it is refused.
       - If it is not given, the environment variable E(PROXMOX_PASSWORD) is used.
     type: str
   api_token_id:

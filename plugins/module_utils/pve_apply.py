@@ -16,7 +16,7 @@ from .errors import RingmasterError
 from .pve_client import Api
 from .pve_container import Guest, Plan, created, creation, forecast, lines, plan
 from .pve_errors import PveError
-from .pve_guest import find, node_for_new, read, shown
+from .pve_guest import check_template, find, node_for_new, read, shown
 from .pve_power import actions_for, power
 from .pve_properties import parse, size_text, truth
 from .pve_tasks import Job
@@ -218,7 +218,9 @@ def _create(job: Job, asked: Wanted) -> tuple[Guest, Guest, bool]:
     node = node_for_new(api, params["node"], asked.vmid)
     pve_access.check(api.identity, dict(arguments), {}, arguments["unprivileged"] == "1", asked.vmid)
     foretold = guest = created(asked, arguments, node)
-    if not job.check_mode:
+    if job.check_mode:
+        check_template(api, node, arguments["ostemplate"])
+    else:
         guest = _make(job, asked, node, arguments)
     actions = actions_for(job, "stopped")
     try:

@@ -177,6 +177,11 @@ def _identity(params: dict[str, Any]) -> tuple[str, str]:
         user = owner
     if "@" not in user:
         raise RingmasterError(f"api_user is {user!r}.", "Give a user with realm, such as root@pam (or PROXMOX_USER).")
+    if token and params["api_password"]:
+        raise RingmasterError(
+            "Both api_password and api_token_id are given, in the task or the environment (PROXMOX_PASSWORD, PROXMOX_TOKEN_ID).",
+            "Give one of the two: devices and bind mounts need the password of root@pam. An empty one is none.",
+        )
     if not token and not params["api_password"]:
         raise RingmasterError(
             "api_host is given, but neither api_password nor api_token_id with api_token_secret.",

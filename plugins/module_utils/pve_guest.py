@@ -83,6 +83,19 @@ def node_for_new(api: Api, node: str | None, vmid: int) -> str:
     return node
 
 
+def check_template(api: Api, node: str, template: str) -> None:
+    """Raise RingmasterError when NODE does not have TEMPLATE. For check mode, which sends nothing that Proxmox could refuse."""
+    storage, _colon, name = template.partition(":")
+    if not name:  # a path of the node
+        return
+    there = sorted(row["volid"] for row in api.get(f"nodes/{node}/storage/{storage}/content", content="vztmpl"))
+    if template not in there:
+        raise RingmasterError(
+            f"ostemplate: there is no template {template} on node {node}, but {', '.join(there) or 'none at all'}.",
+            f"Give one of these, or fetch it: pveam update; pveam download {storage} NAME.",
+        )
+
+
 def survey(api: Api, params: dict[str, Any]) -> list[dict[str, Any]]:
     """The containers that PARAMS {vmid, node, addresses} ask for, as proxmox_container_info returns them."""
     rows = [row for row in api.get("cluster/resources", type="vm") if row.get("type") == "lxc"]

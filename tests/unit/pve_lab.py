@@ -64,6 +64,8 @@ class Lab:
     def start(self) -> FakePve:
         pve = FakePve(host="127.0.0.1", port=0)
         pve.storages["local-lvm"]["avail"] = 100 << 30
+        template = {"content": "vztmpl", "size": 130 << 20, "format": "tzst", "ctime": 1}
+        pve.storages["local"]["volumes"] = {TEMPLATE.partition(":")[2]: template}
         pve.apitokens.update(SECRETS)
         pve.grant("ansible@pve!fleet", "/", *PRIVILEGES)
         self.call(pve.start(self.ca, self._key))

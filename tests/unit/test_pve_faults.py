@@ -37,6 +37,7 @@ LOGINS = {
     "an unknown user": ({"api_user": "nobody@pve"}, "", ["401", "nobody@pve"]),
     "a user without realm": ({"api_user": "root"}, "", ["api_user is 'root'", "root@pam"]),
     "no credentials": ({"api_password": ""}, "", ["neither api_password nor api_token_id", "leave api_host out"]),
+    "both": ({"api_password": "geheim"}, TOKEN, ["Both api_password and api_token_id", "Give one of the two"]),
     "a token of another user": ({"api_user": "root@pve"}, TOKEN, ["api_token_id names root@pam, api_user is root@pve"]),
 }
 
@@ -321,6 +322,20 @@ def test_a_creation_that_is_refused_leaves_nothing(pve, root, case):
     options, words = REFUSED[case]
     fails({**root, **WHOLE, **options}, words)
     assert pve.ct(101) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("nas:vztmpl/x.tar.zst", "Storage nas cannot be used"),
+        ("local:vztmpl/debian-1.tar.zst", f"there is no template local:vztmpl/debian-1.tar.zst on node pve1, but {WHOLE['ostemplate']}"),
+    ],
+)
+def test_check_mode_looks_for_the_template(pve, root, template, words):
+    with pytest.raises(RingmasterError, match=words):
+        run({**root, **WHOLE, "ostemplate": template}, check_mode=True)
+    assert run({**root, **WHOLE}, check_mode=True)["changed"] is True
+    assert writes(pve) == []
 
 
 def test_a_number_taken_in_between_is_not_touched(pve, root, monkeypatch):
