@@ -45,7 +45,8 @@ def look(link):
 def prove(folder, version, compiler):
     """{release, compiler}: what the toolkit in FOLDER says of itself; RingmasterError when it is another, or does not answer."""
     if not os.path.isdir(folder):
-        raise RingmasterError(f"{folder} is not there.", "The packages of this toolkit put nothing there: see cuda_toolkit_packages.")
+        remedy = "Run this again. If it stays so, the packages of this toolkit put nothing there: see cuda_toolkit_packages."
+        raise RingmasterError(f"{folder} is not there.", remedy)
     nvcc = os.path.join(folder, "bin/nvcc")
     if not compiler:  # a set without a compiler
         return {"release": version, "compiler": ""}
