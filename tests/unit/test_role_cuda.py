@@ -152,7 +152,10 @@ WRONG = [
     ({"cuda_driver_branch": "580.105"}, "cuda_driver_branch is '580.105'. Give what a version has before its first dot"),
     ({"cuda_driver_packages": {"open": []}}, "proprietary"),
     ({"cuda_kernel_module": "closed"}, "cuda_kernel_module"),
-    ({"cuda_repository_url": "mirror.example.net:8080/cuda", "cuda_repository_key": "k.asc"}, "Give nvidia, or an address such as https://"),
+    (
+        {"cuda_repository_url": "mirror.example.net:8080/cuda", "cuda_repository_key": "k.asc"},
+        "Give nvidia, or an address such as https://",
+    ),
     ({"cuda_repository_url": "file:/r"}, "cuda_repository_key must be the path"),
     ({"cuda_repository_url": "file:/r", "cuda_repository_key": "key.txt"}, "found: 'key.txt'"),
     ({"cuda_repository_url": "file:/r", "cuda_repository_key": "keys/key.asc"}, "there is no file keys/key.asc on the controller"),

@@ -30,6 +30,18 @@ HOSTS = {
     "negative": ({"proxmox_container_shm_gib": -4}, "proxmox_container_shm_gib is -4"),
     "begun": ({"proxmox_vmid": 250}, "Container 250 on node pve1 is locked: create"),
     "stranger": ({"proxmox_vmid": 251}, "container 251 of pve1 is called database, not stranger"),
+    "twofold": (
+        {"proxmox_api_token_id": "root@pam!a", "proxmox_api_token_secret": "b"},
+        "Both proxmox_api_password and proxmox_api_token_id are given",
+    ),
+    "bare": (
+        {"proxmox_container_template": "local:vztmpl/none.tar.zst"},
+        f"proxmox_container_template: there is no template local:vztmpl/none.tar.zst on node pve1, but {TEMPLATE}",
+    ),
+    "keyless": (
+        {"proxmox_container_driver_repository_url": "file:/r", "proxmox_container_driver_repository_key": "k.asc"},
+        "sought in files",
+    ),
     "away": ({"proxmox_node": "pve2", "proxmox_container_gpus": None}, "its node pve2 cannot be reached"),
 }
 
