@@ -21,8 +21,7 @@ TEXTS = (
     "cuda_version", "cuda_driver_version", "kernel_module", "kernel", "dpkg_status", "repository_url", "repository_key", "host_packages",
 )  # fmt: skip
 LISTS = (
-    "locks", "packages", "system_packages", "toolkit_packages", "build_packages", "driver_members", "repositories", "priorities",
-    "carry_anyway",
+    "locks", "packages", "system_packages", "toolkit_packages", "build_packages", "driver_members", "repositories", "carry_anyway",
 )  # fmt: skip
 # Options that are paths on the controller, and versions that YAML may have read as numbers, with the variables that give them
 PATHS = ("lock", "uv_lock", "dpkg_status", "repository_key", "host_packages")

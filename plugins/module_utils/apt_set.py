@@ -76,6 +76,8 @@ def refresh(sources_file, timeout_s):
     apt_run.wait_until_free(timeout_s)
     files.remove(fetched_path(sources_file))  # what fails is tried again by the next run
     alone = ["-o", f"Dir::Etc::sourcelist={sources_file}", "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0"]
+    if sources_file:
+        _forget_directories(alone)
     code, text = apt_run.attempt("apt-get", *(alone if sources_file else []), "--error-on=any" if sources_file else "-q", "update",
                                  timeout_s=apt_run.INSTALL_TIMEOUT_S)  # fmt: skip
     if code:
@@ -99,6 +101,14 @@ def are_fresh(sources_file, max_age_s):
         return 0 <= time.time() - os.stat(fetched_path(sources_file)).st_mtime < max_age_s
     except FileNotFoundError:
         return False
+
+
+def _forget_directories(alone):
+    """apt takes a repository of the same date, or an earlier one, for the one it knows; another bundle in a directory may be of that."""
+    _code, text = apt_run.attempt("apt-get", *alone, "indextargets", "--format", "$(URI) $(FILENAME)")
+    for _uri, _space, path in (line.partition(" ") for line in text.splitlines() if line.startswith("file:")):
+        for name in ("Packages", "Release"):
+            files.remove(path[: -len("Packages")] + name)
 
 
 def hold(members, timeout_s, check=False):

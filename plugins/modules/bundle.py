@@ -110,12 +110,8 @@ options:
   repository_key:
     description: Path of the key that signs it.
     type: path
-  priorities:
-    description: Packages of these priorities are on the host already.
-    type: list
-    elements: str
   dpkg_status:
-    description: Path of a host's dpkg status file, instead.
+    description: Path of a host's dpkg status file, for what need not be carried. Without it nothing is taken to be there.
     type: path
   host_packages:
     description: Path of a file with the Python packages of the host, for V(slim).
@@ -196,7 +192,6 @@ def argument_spec():
         "repositories": {"type": "list", "elements": "dict"},
         "repository_url": text,
         "repository_key": path,
-        "priorities": texts,
         "dpkg_status": path,
         "host_packages": path,
         "carry_anyway": texts,

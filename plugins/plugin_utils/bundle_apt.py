@@ -35,25 +35,6 @@ def parse_uris(text: str) -> list[Deb]:
     return [Deb(match[2], int(match[3]), match[4] or "") for match in map(_URI.match, text.splitlines()) if match]
 
 
-def base_names(text: str, priorities: Iterable[str]) -> list[str]:
-    """Names of the packages in TEXT (stanzas of an index) that every host has: essential ones, and those of PRIORITIES."""
-    wanted = set(priorities)
-    found = set()
-    for fields, _stanza in apt_run.stanzas(text, "Package", "Priority", "Essential"):
-        if "Package" in fields and (fields.get("Priority") in wanted or fields.get("Essential") == "yes"):
-            found.add(fields["Package"])
-    return sorted(found)
-
-
-def status_file(text: str, versions: Mapping[str, str]) -> str:
-    """dpkg's status file of a host with VERSIONS installed, by their stanzas in TEXT."""
-    stanzas = []
-    for fields, stanza in apt_run.stanzas(text, "Package", "Version"):
-        if versions.get(fields.get("Package", "")) == fields.get("Version", ""):
-            stanzas.append(stanza.strip().replace("\nVersion:", "\nStatus: install ok installed\nVersion:", 1) + "\n")
-    return "\n".join(stanzas)
-
-
 def source(row: Mapping[str, str], architecture: str) -> str:
     """A deb822 source for one of `bundle_repositories`; apt leaves files where they are, unless asked to copy them."""
     url = re.sub(r"^file:", "copy:", row["url"])
@@ -139,17 +120,6 @@ class World:
         """Fetch the lists of packages; they are signed with the key that was named, or it is an error."""
         self._status.write_text("", encoding="utf-8")
         self._run("The lists of packages cannot be fetched", "apt-get", "update", timeout_s=UPDATE_TIMEOUT_S)
-
-    def install_base(self, priorities: Iterable[str]) -> int:
-        """Take for installed what every host of the distribution has; returns how many packages that is."""
-        known = self._run("apt-cache", "apt-cache", "dumpavail")
-        names = base_names(known, priorities)
-        if not names:
-            return 0
-        steps = apt_plan.parse_steps(self._run("The distribution's own packages", "apt-get", "-s", "install", *names))
-        versions = {step["name"].partition(":")[0]: step["after"] for step in steps}
-        self._status.write_text(status_file(known, versions), encoding="utf-8")
-        return len(versions)
 
     def install_status(self, text: str) -> None:
         """Take for installed what TEXT, a host's dpkg status file, says."""

@@ -179,10 +179,7 @@ def _debs(request: Request, say: Say) -> dict[str, Any]:
     world = World(request.building.parent / "apt", request.target.architecture, asked["repositories"], asked["preferences"])
     say("packages: lists of the repositories")
     world.update()
-    if asked["status"]:
-        world.install_status(asked["status"])
-    else:
-        say(f"packages: {world.install_base(asked['priorities'])} are taken to be on the host already ({', '.join(asked['priorities'])})")
+    world.install_status(asked["status"])
     toolkit = world.exact(asked["toolkit"], *bundle_names.toolkit_members()) if asked["toolkit"] else []
     bundle_debs.fetch(world, [*toolkit, *asked["wanted"]], request.building / "debs", say)
     cuda = {"version": asked["version"] or None, "driver_version": asked["driver_version"] or None} if asked["of_cuda"] else None

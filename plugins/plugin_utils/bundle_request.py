@@ -26,7 +26,7 @@ WORK, NEW = ".work", "new"  # below bundle_dir while a bundle is made
 @dataclasses.dataclass(frozen=True)
 class Request:
     """folder: where it is made. wheels: {version, cuda, lock (name), text} or None. slim: {host, carry_anyway} or None.
-    debs: {of_cuda, version, driver_version, toolkit, wanted, preferences, repositories, priorities, status} or None.
+    debs: {of_cuda, version, driver_version, toolkit, wanted, preferences, repositories, status} or None.
     part_bytes: 0 leaves the files as they are.
     """
 
@@ -147,7 +147,6 @@ def _debs(given: Mapping[str, Any]) -> dict[str, Any] | None:
         "wanted": wanted,
         "preferences": bundle_names.preferences(driver, given["driver_members"]),
         "repositories": repositories,
-        "priorities": [*given["priorities"]],
         "status": _text("bundle_dpkg_status", Path(given["dpkg_status"])) if given["dpkg_status"] else "",
     }
 

@@ -55,7 +55,7 @@ class Place:
              "repository_url", "repository_key", "host_packages"), "",
         )  # fmt: skip
         lists = {name: [] for name in ("locks", "packages", "system_packages", "toolkit_packages", "build_packages", "driver_members",
-                                       "repositories", "priorities", "carry_anyway")}  # fmt: skip
+                                       "repositories", "carry_anyway")}  # fmt: skip
         own = {
             "directory": str(self.out), "profile": "full", "machine": "x86_64", "python": "3.12", "sglang_version": "1",
             "lock": str(self.lock), "sglang_cuda": "13.0", "kernel_module": "auto", "driver_packages": {}, "part_mib": 0,
