@@ -29,6 +29,7 @@ CURES = (
     (r"No space left|free space", "Make room, and run this again."),
     (r"resolv|[Cc]onnect|[Tt]imed out|unreachable", "Look at the network and at the address of that repository (cuda_repository_url)."),
 )
+OF_EACH = ("dpkg: error", "E: Failed to fetch")  # hundreds, where a disk is full or a mirror away
 ADDRESS = "Look at the address of that repository (cuda_repository_url) and what is there."
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock", "/var/lib/apt/lists/lock")
 
@@ -58,7 +59,8 @@ def run(*command):
     """The output of COMMAND, which must not fail."""
     code, text = attempt(*command)
     if code:
-        raise RingmasterError(f"{command[0]} fails ({code}): {refusal(text)}", "Mend the host's package manager first (apt-get check).")
+        remedy = cure(text, "Mend the host's package manager first (apt-get check).")
+        raise RingmasterError(f"{command[0]} fails ({code}): {refusal(text)}.", remedy)
     return text
 
 
@@ -69,13 +71,15 @@ def stanzas(text, *names):
 
 
 def refusal(text):
-    """apt's own words for why it cannot, as one line, without greeting and last dot; of dpkg's errors the first two, with their cause."""
+    """apt's own words for why it cannot, as one line, without greeting and last dot; of what it says of each package the first two."""
     lines = [line.strip() for line in text.splitlines()]
-    kept, on, of_dpkg = [], False, 0
+    kept, on, seen = [], False, dict.fromkeys(OF_EACH, 0)
     for line, following in zip(lines, [*lines[1:], ""]):
-        if line.startswith("dpkg: error"):
-            of_dpkg += 1
-            kept += [f"{line} {following}" if line.endswith(":") else line] if of_dpkg <= 2 else []
+        kind = next((one for one in OF_EACH if line.startswith(one)), None)
+        if kind:
+            seen[kind] += 1
+            cause = f" {following}" if kind.startswith("dpkg") and line.endswith(":") else ""
+            kept += [line.removeprefix("E: ") + cause] if seen[kind] <= 2 else []
             continue
         on = on or line.startswith("The following packages have unmet dependencies")
         said = line.startswith(("E:", "W: GPG error", "Depends:", "Conflicts:", "Breaks:"))

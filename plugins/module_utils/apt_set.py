@@ -71,7 +71,7 @@ def bring(specs, remove, timeout_s):
 def refresh(sources_file, timeout_s):
     """Fetch the lists of packages, those of SOURCES_FILE alone when it is given: what else the host has may be out of reach.
 
-    [what could not be fetched], of all sources: the host may have some that no longer matter.
+    {missing, advice}: what could not be fetched of all sources, for the host may have some that no longer matter, and what to do about it.
     """
     apt_run.wait_until_free(timeout_s)
     files.remove(fetched_path(sources_file))  # what fails is tried again by the next run
@@ -88,7 +88,7 @@ def refresh(sources_file, timeout_s):
     failed = [line[2:].strip() for line in text.splitlines() if line.startswith("W: Failed to fetch")]
     if not failed:
         files.write_atomic(fetched_path(sources_file), b"", mode=0o644)
-    return failed
+    return {"missing": failed, "advice": apt_run.cure(text) if failed else ""}
 
 
 def fetched_path(sources_file):

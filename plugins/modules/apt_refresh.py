@@ -51,9 +51,13 @@ fetched:
   type: bool
 missing:
   description: What apt says of lists that could not be fetched. Those of O(sources_file) are a failure.
-  returned: success
+  returned: when RV(fetched)
   type: list
   elements: str
+advice:
+  description: What to do about RV(missing).
+  returned: when RV(fetched)
+  type: str
 sources_file:
   description: The file whose lists were fetched; null when it was all.
   returned: success
@@ -73,11 +77,11 @@ def main():
 
     def work():
         due = given["max_age_s"] is None or not apt_set.are_fresh(given["sources_file"], given["max_age_s"])
-        result = {"changed": due, "fetched": due and not module.check_mode, "sources_file": given["sources_file"], "missing": []}
+        result = {"changed": due, "fetched": due and not module.check_mode, "sources_file": given["sources_file"]}
         if result["fetched"]:
             apt_run.wait_until_free(given["lock_timeout_s"])
             try:
-                result["missing"] = apt_set.refresh(given["sources_file"], given["lock_timeout_s"])
+                result.update(apt_set.refresh(given["sources_file"], given["lock_timeout_s"]))
             except RingmasterError as error:
                 if given["max_age_s"] is None:
                     raise

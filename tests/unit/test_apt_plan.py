@@ -145,6 +145,9 @@ def test_aptitudes_reason_in_one_line():
     assert said.startswith("dpkg: error processing archive /tmp/0.deb (--unpack): cannot copy extracted data: failed to write (No space")
     assert said.count("No space left on device") == 2
     assert said.endswith("; Sub-process failed")
+    away = "".join(f"E: Failed to fetch http://r/{n}.deb  404  Not Found\n" for n in range(9))
+    said = apt_run.refusal(f"{away}E: Unable to fetch some archives.\n")
+    assert said == "; ".join([*(f"Failed to fetch http://r/{n}.deb  404  Not Found" for n in range(2)), "Unable to fetch some archives"])
 
 
 needs_apt = pytest.mark.skipif(not all(map(shutil.which, ["apt-get", "apt-cache", "dpkg-query"])), reason="needs apt")
