@@ -29,8 +29,9 @@ CURES = (
     (r"No space left|free space", "Make room, and run this again."),
     (r"resolv|[Cc]onnect|[Tt]imed out|unreachable", "Look at the network and at the address of that repository (cuda_repository_url)."),
 )
-OF_EACH = ("dpkg: error", "E: Failed to fetch")  # hundreds, where a disk is full or a mirror away
+OF_EACH = ("dpkg: error", "dpkg: unrecoverable", "E: Failed to fetch")  # hundreds, where a disk is full or a mirror away
 ADDRESS = "Look at the address of that repository (cuda_repository_url) and what is there."
+CAME_BETWEEN = re.compile(r"Could not get lock|Unable to (lock|acquire)|is locked by another process|Problem renaming the file .*cache")
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock", "/var/lib/apt/lists/lock")
 
 
@@ -108,6 +109,16 @@ def wait_until_free(timeout_s, locks=LOCKS):
                 "Wait until it has ended (systemctl status apt-daily-upgrade unattended-upgrades), and run this again.",
             )
         time.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
+
+
+def alone(timeout_s, *command):
+    """attempt() once no package manager runs, and again when one has come in between."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        wait_until_free(max(0.0, deadline - time.monotonic()))
+        code, text = attempt(*command, timeout_s=INSTALL_TIMEOUT_S)
+        if not code or not CAME_BETWEEN.search(text) or time.monotonic() >= deadline:
+            return code, text
 
 
 def holder(path):

@@ -42,26 +42,23 @@ def mend(timeout_s, check=False):
     found = sorted(name or "dpkg's journal" for name in cut_off())
     if not found or check:
         return {"changed": bool(found), "found": found, "left": found}
-    _code, said = apt_run.attempt("dpkg", "--configure", "-a", *_dpkg_options(), timeout_s=apt_run.INSTALL_TIMEOUT_S)
+    _code, said = apt_run.alone(timeout_s, "dpkg", "--configure", "-a", *_dpkg_options())
     if cut_off():  # half unpacked, or without what it depends on; nothing is taken away for it
         words = [*QUIET, *CONFFILES, "--fix-broken", "--no-remove", "install"]
-        _code, said = apt_run.attempt("apt-get", *_locking(timeout_s), *words, timeout_s=apt_run.INSTALL_TIMEOUT_S)
+        _code, said = apt_run.alone(timeout_s, "apt-get", *_locking(timeout_s), *words)
     left = sorted(cut_off())
     return {"changed": True, "found": found, "left": left, "why": apt_run.refusal(said) if left else ""}
 
 
 def bring(specs, remove, timeout_s):
     """Fetch all, then install SPECS and take REMOVE away. Raises RingmasterError with apt's reason; the next run completes it."""
-    apt_run.wait_until_free(timeout_s)
     words = [*specs, *(f"{name}-" for name in remove)]
     stages = (
         ("fetch", ["--download-only"], "Where apt's lists are older than the repository, fetch them (apt-get update)."),
         ("install", [], "Mend that, and run this again: it goes on where it was ended."),
     )
     for stage, more, remedy in stages:
-        code, text = apt_run.attempt(
-            "apt-get", *_locking(timeout_s), *QUIET, *CONFFILES, *more, "install", *words, timeout_s=apt_run.INSTALL_TIMEOUT_S
-        )
+        code, text = apt_run.alone(timeout_s, "apt-get", *_locking(timeout_s), *QUIET, *CONFFILES, *more, "install", *words)
         if code and stage == "fetch":
             remedy = f"No package was changed. {apt_run.cure(text, remedy)}"
         if code:
@@ -78,8 +75,7 @@ def refresh(sources_file, timeout_s):
     alone = ["-o", f"Dir::Etc::sourcelist={sources_file}", "-o", "Dir::Etc::sourceparts=/dev/null", "-o", "APT::Get::List-Cleanup=0"]
     if sources_file:
         _forget_directories(alone)
-    code, text = apt_run.attempt("apt-get", *(alone if sources_file else []), "--error-on=any" if sources_file else "-q", "update",
-                                 timeout_s=apt_run.INSTALL_TIMEOUT_S)  # fmt: skip
+    code, text = apt_run.alone(timeout_s, "apt-get", *(alone if sources_file else []), "--error-on=any" if sources_file else "-q", "update")
     if code:
         raise RingmasterError(
             f"apt cannot fetch the lists of {sources_file or 'its sources'}: {apt_run.refusal(text)}.",
@@ -115,8 +111,9 @@ def hold(members, timeout_s, check=False):
     """{packages that are held now and were not} of those installed that are MEMBERS."""
     loose = [row["name"] for row in installed_packages() if matches(row["name"], members) and not row["held"]]
     if loose and not check:
-        apt_run.wait_until_free(timeout_s)
-        apt_run.run("apt-mark", "hold", *loose)
+        code, text = apt_run.alone(timeout_s, "apt-mark", "hold", *loose)
+        if code:
+            raise RingmasterError(f"apt-mark cannot hold {', '.join(loose[:3])} ...: {apt_run.refusal(text)}.", "Run this again.")
     return loose
 
 

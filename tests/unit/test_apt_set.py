@@ -88,6 +88,14 @@ def test_a_lock_of_another_is_waited_for_and_told(tmp_path):
         assert apt_run.holder(str(lock)) is None  # its own
 
 
+def test_who_comes_in_between_is_waited_for(tmp_path):
+    between = 'echo >> "$0"; [ $(wc -l < "$0") -gt 1 ] && exit 0; echo "E: Could not get lock /var/lib/apt/lists/lock." >&2; exit 100'
+    assert apt_run.alone(30, "sh", "-c", between, str(tmp_path / "tries"))[0] == 0
+    assert apt_run.alone(0, "sh", "-c", between, str(tmp_path / "one"))[0] == 100
+    assert apt_run.alone(30, "sh", "-c", 'echo >> "$0"; exit 7', str(tmp_path / "failure"))[0] == 7
+    assert (tmp_path / "failure").read_text() == "\n"
+
+
 QUERY = """\
 Name: cuda
 Link: /usr/local/cuda
