@@ -104,7 +104,11 @@ def refuse_others(manifest, host):
         words.append(f"Python {manifest['python']}, this host has {', '.join(host['pythons']) or 'none'}")
     if words:
         name = manifest["name"]
-        raise RingmasterError(f"Bundle {name} is for {'; '.join(words)}.", "Make one for this host (bundle.yml), or name that interpreter.")
+        raise RingmasterError(
+            f"Bundle {name} is for {'; '.join(words)}.",
+            "Make one for this host (bundle_machine, bundle_distribution, bundle_python), or name an interpreter that it is for in "
+            "sglang_base_python.",
+        )
 
 
 def this_host(wanted_python="", python=""):

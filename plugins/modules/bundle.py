@@ -31,7 +31,7 @@ options:
     type: str
     default: x86_64
   python:
-    description: Minor version of the host's Python, for wheels.
+    description: Minor version of the host's Python, for wheels. Without it that of O(distribution), or 3.12.
     type: str
   distribution:
     description: Distribution of the host, such as V(debian12), for packages.

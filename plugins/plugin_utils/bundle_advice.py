@@ -25,7 +25,7 @@ def lines(manifest: Mapping[str, Any] | None, folder: str, needed: Iterable[str]
         "sglang_cuda": sglang.get("cuda"),
     }
     words = [f"-e {shlex.quote(f'{name}={value}')}" for name, value in given.items() if value]
-    found = [f"to use it: ansible-playbook provision.yml {' '.join(words)}"]
+    found = [f"to use it: ansible-playbook -i YOUR-INVENTORY provision.yml {' '.join(words)}"]
     if sglang.get("flags"):
         flags = ", ".join(f"{name}: {value}" for name, value in sglang["flags"].items())
         found.append(f"it is slim and serves with these flags alone: sglang_flags: {{{flags}}}")

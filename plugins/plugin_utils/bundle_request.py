@@ -16,7 +16,7 @@ from typing import Any
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 from . import bundle_lock, bundle_names
-from .bundle_target import Target
+from .bundle_target import Target, python_of
 
 MAKER = 1  # raised when the same request gives other files
 PROFILES = ("full", "slim")
@@ -66,7 +66,8 @@ def read(given: Mapping[str, Any]) -> Request:
         )
     if given["profile"] == "slim":
         slim = _slim(given, wheels)
-    target = Target(given["machine"], given["python"] if wheels else "", given["distribution"])
+    python = given["python"] or python_of(given["distribution"])
+    target = Target(given["machine"], python if wheels else "", given["distribution"])
     return Request(
         folder=Path(given["directory"]).expanduser().absolute(),
         name=_name(given, wheels, debs, slim, target),

@@ -19,12 +19,18 @@ try:
 except ImportError:  # it comes with ansible-core; ansible-test's own environments are without
     tags = utils = None
 
+ANY_PYTHON = "3.12"  # of a host whose distribution is not given
 DATA = Path(__file__).parent / "data" / "bundle_targets.yml"
 
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
     return yaml.safe_load(DATA.read_text(encoding="utf-8"))
+
+
+def python_of(distribution: str) -> str:
+    """The minor version of the Python that DISTRIBUTION has."""
+    return table()["distributions"].get(distribution, {}).get("python", ANY_PYTHON)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -283,6 +283,11 @@ def test_the_version_is_the_locks_when_none_is_given(place):
     assert place.make(sglang_version="")["manifest"]["sglang"]["version"] == "1"
 
 
+@pytest.mark.parametrize(("distribution", "python"), [("", "3.12"), ("debian12", "3.11"), ("ubuntu2404", "3.12")])
+def test_the_python_is_the_distributions_own(place, distribution, python):
+    assert bundle_request.read(place.given(python="", distribution=distribution)).target.python == python
+
+
 def test_a_controller_without_pip(monkeypatch):
     monkeypatch.setattr(bundle_wheels.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(bundle_wheels.shutil, "which", lambda name: None)
