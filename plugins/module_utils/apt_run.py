@@ -21,8 +21,10 @@ FLOCK = "hhqqi4x"  # of Linux on 64 bits
 LEAVE = ("--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages")
 # What a repository that apt cannot use needs, by the first of apt's words that is found. The variables are those of role cuda.
 CURES = (
+    (r"Conflicting values set for option Signed-By", "Two files in /etc/apt name one repository, with a key each: remove one of them."),
     (r"NO_PUBKEY", "Another key signs it than this host trusts for it (cuda_repository_key; a text that ends in .asc, or binary in .gpg)."),
     (r"(EXP|REV)KEYSIG|KEYEXPIRED", "That key is no longer good: give the one that signs it now (cuda_repository_key)."),
+    (r"[Cc]ertificate", "Look at the clock of this host (timedatectl) and at its certificates (package ca-certificates)."),
     (r"is not valid yet", "Set the clock of this host right (timedatectl)."),
     (r"is expired|no longer valid", "Look at the clock of this host (timedatectl). Where it is right, nobody renews that repository."),
     (r"is not signed", "Give the key that signs it (cuda_repository_key)."),
