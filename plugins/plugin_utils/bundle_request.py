@@ -167,7 +167,10 @@ def _text(variable: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RingmasterError(f"{variable}: cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}.") from error
+        sought = "A relative path is sought in files/ beside the playbook, beside the playbook, and where ansible-playbook was started."
+        raise RingmasterError(
+            f"{variable}: cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}.", "" if path.is_absolute() else sought
+        ) from error
 
 
 def _name(given: Mapping[str, Any], wheels: Any, debs: Any, slim: Any, target: Target) -> str:
