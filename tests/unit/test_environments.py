@@ -133,6 +133,7 @@ def test_what_is_not_whole_is_built_anew(build, home, spoil, words):
     build()
     spoil(environments.path(home, NAME))
     assert words in environments.fault(home, NAME)
+    assert words in environments.listing(home, sizes=False)[0]["fault"]
     build()
     assert environments.fault(home, NAME) is None
 
@@ -246,6 +247,10 @@ def test_what_runs_keeps_its_environment(build, home):
                 break
             time.sleep(0.1)
         assert [user["pid"] for user in environments.users(home, "a")] == [running.pid]
+        os.mkdir(environments.path(home, "half"))
+        rows = {row["name"]: (row["users"], row["fault"]) for row in environments.listing(home, sizes=False)}
+        assert rows == {"a": ([running.pid], None), "half": ([], "is half-built")}
+        os.rmdir(environments.path(home, "half"))
         with pytest.raises(RingmasterError, match=f"is in use .pid {running.pid}"):
             environments.refuse_removal(home, "a")
         spoil_stamp(environments.path(home, "a"))
