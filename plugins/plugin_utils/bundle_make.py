@@ -39,6 +39,7 @@ def make(request: Request, say: Say, refresh: bool = False, check_mode: bool = F
                 shutil.rmtree(request.folder / WORK)
         return {"changed": False, "manifest": former}
     if check_mode:
+        say(f"{request.name} would be made in {request.folder}")
         return {"changed": True, "manifest": None}
     with _alone(request.folder), _untouched(former, say):
         _take_over(request, former, say)

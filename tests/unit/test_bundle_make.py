@@ -143,6 +143,16 @@ def test_what_is_there_stays_until_the_new_one_is_whole(place):
     assert not work.exists()
 
 
+def test_a_file_system_without_links(place, monkeypatch):
+    def link(path, target):
+        raise PermissionError(1, "Operation not permitted", path)
+
+    place.make()
+    monkeypatch.setattr(os, "link", link)
+    place.make(part_mib=0.001)
+    assert place.fetched() == []
+
+
 def test_a_wheel_that_is_not_the_locks_is_not_taken(place):
     with (place.wheels / SGLANG).open("ab") as file:
         file.write(b"more")
@@ -210,6 +220,7 @@ def test_parts_where_there_is_no_room_for_both(place, monkeypatch):
 
 def test_check_mode_makes_nothing(place):
     assert place.make(check_mode=True)["changed"]
+    assert place.said == [f"sglang-1-cu130-python3.12-x86_64 would be made in {place.out}"]
     assert not place.out.exists()
     place.make()
     assert not place.make(check_mode=True)["changed"]
