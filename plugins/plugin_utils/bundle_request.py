@@ -99,6 +99,8 @@ def _wheels(given: Mapping[str, Any]) -> dict[str, Any] | None:
             f"There is no lock for sglang_version '{given['sglang_version']}' and sglang_cuda '{given['sglang_cuda']}'.",
             f"There are: {', '.join(given['locks']) or 'none'}. Or make one and name it with sglang_lock.",
         )
+    if not re.fullmatch(r"\d+\.\d+", given["sglang_cuda"]):
+        raise RingmasterError(f"sglang_cuda is '{given['sglang_cuda']}'.", 'Give it in quotes, such as "13.0".')
     lock = Path(given["lock"])
     text = _text("sglang_lock", lock)
     return {

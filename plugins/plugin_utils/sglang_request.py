@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils import environments_lock, source_patches, unified_diff_parse
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_name
 
 from . import environment_file, given, resolve, role_arguments, sglang_flags
 
@@ -79,12 +80,14 @@ def _environment(options: Options, _read: Any, _known: Any, _found: Any) -> dict
     return {}
 
 
-def _source(options: Options, read: Callable[[str], tuple[str, str]], known: Mapping[str, Any], _found: Any) -> dict[str, Any]:
+def _source(options: Options, read: Callable[[str], tuple[str, str]], known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     """Lock file or bundle: of this SGLang."""
     version, cuda = options["sglang_version"], options["sglang_cuda"]
     if options["sglang_source"] == "bundle":
-        _suits(known["manifest"], version, cuda) if known.get("manifest") else None
-        return {}
+        if not known.get("manifest"):
+            return {}
+        _suits(known["manifest"], version, cuda)
+        return {"notes": [*found.get("notes", []), *_slim(known["manifest"], options, found.get("flags", {}))]}
     own = options["sglang_lock"]
     ours = LOCKS / f"{version}-cu{cuda.replace('.', '')}.txt"
     if not own and not ours.is_file():
@@ -114,6 +117,18 @@ def _suits(manifest: Mapping[str, Any], version: str, cuda: str) -> None:
         what = f"The bundle {manifest['name']} has SGLang {has['version']} for CUDA {has['cuda']}"
         remedy = "Set these two, or name another bundle in bundle_dir."
         raise RingmasterError(f"{what}, and sglang_version is {version}, sglang_cuda {cuda}.", remedy)
+
+
+def _slim(manifest: Mapping[str, Any], options: Options, flags: Mapping[str, Any]) -> list[str]:
+    """Notes on FLAGS that a slim bundle was not made for. Raises RingmasterError when one is left to SGLang: it takes what is not there."""
+    flags = {flag_name(name): value for name, value in flags.items()}
+    wanted = manifest["sglang"].get("flags") or {}
+    missing = ", ".join(f"{name}: {value}" for name, value in wanted.items() if name not in flags)
+    what = f"The bundle {manifest['name']} is slim"
+    if missing and options["sglang_service"] and options["sglang_model_path"]:
+        raise RingmasterError(f"{what} and lacks what SGLang takes by itself.", f"Add to sglang_flags: {missing}.")
+    others = [name for name, value in wanted.items() if flags.get(name, value) != value]
+    return [f"{what} and made for --{name}={wanted[name]}; sglang_flags has {flags[name]}." for name in others]
 
 
 def _patches(options: Options, read: Callable[[str], tuple[str, str]], _known: Any, found: Mapping[str, Any]) -> dict[str, Any]:

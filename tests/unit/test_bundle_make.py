@@ -269,6 +269,7 @@ def test_slim(place, tmp_path):
         ({"distribution": "debian12", "cuda_version": "13.0", "repository_url": "file:/x"}, "lacks its url or key"),
         ({"distribution": "debian12", "cuda_version": "13"}, "cuda_version is '13'"),
         ({"distribution": "beos", "cuda_version": "13.0"}, "bundle_distribution is 'beos'"),
+        ({"sglang_cuda": "cu130"}, "sglang_cuda is 'cu130'. Give it in quotes, such as \"13.0\""),
         ({"sglang_version": "2"}, "sglang_version is 2, and 1-cu130.txt has 1. Set sglang_version or sglang_lock"),
         ({"machine": "vax"}, "bundle_machine is 'vax'"),
         ({"part_mib": "many"}, "bundle_part_mib is 'many'"),

@@ -106,6 +106,19 @@ def test_a_bundle_of_this_sglang_needs_no_lock_here():
     assert asked({"manifest": MANIFEST}, sglang_source="bundle", sglang_cuda=13.0)["problems"] == []
 
 
+SLIM = {**MANIFEST, "sglang": {**MANIFEST["sglang"], "flags": {"attention-backend": "triton", "grammar-backend": "none"}}}
+
+
+def test_a_slim_bundle_serves_with_its_flags():
+    given = {"sglang_source": "bundle", "sglang_model_path": "/m", "sglang_flags": {"attention_backend": "triton"}}
+    said = "The bundle b1 is slim and lacks what SGLang takes by itself. Add to sglang_flags: grammar-backend: none."
+    assert asked({"manifest": SLIM}, **given)["problems"] == [said]
+    assert asked({"manifest": SLIM}, **{**given, "sglang_model_path": ""})["problems"] == []
+    both = asked({"manifest": SLIM}, **{**given, "sglang_flags": {"attention-backend": "fa3", "grammar-backend": "none"}})
+    assert both["problems"] == []
+    assert both["notes"] == ["The bundle b1 is slim and made for --attention-backend=triton; sglang_flags has fa3."]
+
+
 def test_a_version_that_is_not_on_record_is_checked_by_the_names_of_its_environment():
     given = {"sglang_version": "0.5.99", "sglang_source": "bundle", "sglang_flags": {"tp-size": 2, "new-flag": True}}
     assert asked(**given)["checked"] is False
