@@ -144,10 +144,10 @@ def test_not_root(node, monkeypatch):
 def test_a_task_that_outlasts_the_call(pve, node, monkeypatch):
     """pvesh waits for the task itself. When its time is over the task is found, and goes on."""
     pve.time_scale = 1
-    pve.ct_secs["create"] = 3
+    pve.ct_secs["create"] = 9
     monkeypatch.setattr("ansible_collections.ringmaster.gpu.plugins.module_utils.pve_client.PVESH_MARGIN_S", -1)
-    with pytest.raises(RingmasterError, match="vzcreate of container 101 has not ended in 2 s. It goes on by itself"):
-        run({**LOCAL, **WHOLE, "timeout_s": 2, "api_timeout": 1})
+    with pytest.raises(RingmasterError, match="vzcreate of container 101 has not ended in 5 s. It goes on by itself"):
+        run({**LOCAL, **WHOLE, "timeout_s": 5, "api_timeout": 1})
     done = run({**LOCAL, **WHOLE})
     assert (done["changed"], done["config"]["hostname"]) == (False, "infer1")
 
