@@ -104,6 +104,22 @@ def test_what_sglang_cannot_be_is_told_without_the_host(tmp_path, sysfs, asked, 
     assert "PLAY [Provision the" not in said
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"cuda_version": 12.1}, "cuda_version"),
+        ({"cuda_driver_version": "580"}, "Give a whole version in quotes"),
+        ({"cuda_version": "12.8", "cuda_repository_url": "nvidia", "cuda_repository_key": "no.asc"}, "there is no file no.asc"),
+    ],
+)
+def test_what_cuda_cannot_be_is_told_without_the_host(tmp_path, sysfs, asked, words):
+    status, said = provision(tmp_path, {"gpu1": {**AWAY, **asked}, "gpu2": {**LOCAL, **RIGHT}}, sysfs)
+    assert status != 0
+    assert words in said
+    assert re.search("gpu1 : ok=[0-9]+ changed=0 unreachable=0", said)
+    assert "PLAY [Provision the" not in said
+
+
 def test_a_container_s_driver_is_its_nodes(tmp_path, sysfs):
     hosts = {"gpu1": {"proxmox_node": "pve1", "proxmox_vmid": 101, "cuda_version": "13.0"}}
     status, said = provision(tmp_path, hosts, sysfs, {"pve1": {**LOCAL, "cuda_driver_version": "570.124.06"}})
