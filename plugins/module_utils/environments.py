@@ -24,6 +24,7 @@ from . import environment_users, files
 from .errors import RingmasterError
 
 STAMP = "ringmaster.json"
+BRIEF_S = 1.0  # that long others may have the lock, to look or to switch: no reason to refuse
 
 
 def path(home, name):
@@ -172,11 +173,7 @@ def locked(home, what):
     except OSError as error:
         raise files.explain(lock, "open", error) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            held = _held(os.read(descriptor, 4096))
-            raise RingmasterError(f"Another change of {home} is going on: {held}.", "Wait until it has ended, then run again.") from None
+        _take(descriptor, home)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, only who holds it cannot be told
             os.ftruncate(descriptor, 0)
@@ -184,6 +181,29 @@ def locked(home, what):
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor, home):
+    end = time.monotonic() + BRIEF_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() > end:
+                said = f"Another change of {home} is going on: {_held(os.read(descriptor, 4096))}."
+                raise RingmasterError(said, "Wait until it has ended, then run again.") from None
+        time.sleep(0.05)
+
+
+def holder(home):
+    """What change of HOME is going on now, and who is at it, or None."""
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(home, ".lock"), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _held(file.read(4096))
+    return None
 
 
 def _held(text):

@@ -55,6 +55,10 @@ previous:
   description: The one that was in force before.
   returned: success
   type: str
+busy:
+  description: What change of O(home) is going on; null for none.
+  returned: success
+  type: str
 service:
   description: The unit, with C(exists), C(active), C(environment), C(restart_due) and C(kept_flags), the flags that C(tune.yml) keeps.
   returned: when O(unit) is given
@@ -87,6 +91,7 @@ def look(given):
         "environments": environments.listing(home, given["sizes"]),
         "current": environments.linked(home),
         "previous": environments.linked(home, "previous"),
+        "busy": environments.holder(home),
     }
     if given["unit"]:
         found["service"] = environments_service.look(given["unit"], home)

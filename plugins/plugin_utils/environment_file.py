@@ -22,6 +22,8 @@ def text(variables: Mapping[str, Any], variable: str) -> str:
             raise RingmasterError(f"{variable}: {name!r} is no name of an environment variable.")
         if isinstance(value, bool):
             raise RingmasterError(f"{variable}: {name} is {str(value).lower()}; write it as text, such as '1'.")
+        if isinstance(value, (list, Mapping)):
+            raise RingmasterError(f"{variable}: {name} is a {type(value).__name__}; write it as text.")
         if not str(value).isprintable():
             raise RingmasterError(f"{variable}: the value of {name} has a line break or another control character.")
         quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import shlex
@@ -87,18 +88,19 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):  # -e name='{"a": 1}' arrives as text
-        loaded = yaml.safe_load(value)
-        if isinstance(loaded, dict):
-            return loaded
+        with contextlib.suppress(yaml.YAMLError):
+            loaded = yaml.safe_load(value)
+            if isinstance(loaded, dict):
+                return loaded
     if isinstance(value, str):
         try:
             words = [word.partition("=") for word in shlex.split(value)]
         except ValueError as error:
-            raise RingmasterError(f"{name} is {value!r}, which cannot be read as text: {error}.", "Quote it as a shell would.") from error
+            raise RingmasterError(f"{name} cannot be read as text: {error}.", "Quote it as a shell would.") from error
         switches = {"true": True, "false": False}
         return {key.lstrip("-"): (switches.get(text.lower(), text) if sign else True) for key, sign, text in words}
     raise RingmasterError(
-        f"{name} is {value!r}, a {type(value).__name__}; it has to be a mapping.",
+        f"{name} is a {type(value).__name__}; it has to be a mapping.",  # its value may be a secret
         f"Write -e '{{\"{name}\": {{\"name\": \"value\"}}}}' or -e {name}=name=value.",
     )
 

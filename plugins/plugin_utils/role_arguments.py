@@ -27,6 +27,8 @@ def typed(specification: Mapping[str, dict], values: Mapping[str, Any]) -> tuple
     result = ArgumentSpecValidator(dict(specification)).validate(dict(values))
     wrong = [message.removeprefix("value of ").rstrip(".") for message in result.error_messages]
     for name, value in values.items():
+        if specification[name].get("type") in ("str", "path") and isinstance(value, (list, Mapping)):  # which Ansible turns into text
+            wrong.append(f"{name} is a {type(value).__name__}; write it as text")
         if specification[name].get("type") == "list" and isinstance(value, str) and value.startswith("["):  # -e name=[] gives text
             wrong.append(f"{name} is text, not a list; say -e '{{\"{name}\": [...]}}'")
     return result.validated_parameters, [f"{message}." for message in wrong]

@@ -59,6 +59,9 @@ def check(given: Mapping[str, Any], version: str, table: Mapping[str, dict], *, 
     errors: list[str] = []
     spelled: dict[str, str] = {}
     for raw_name, raw_value in given.items():
+        if isinstance(raw_value, Mapping):
+            errors.append(f"{variable}: {raw_name} is a mapping; write its value as text, in quotes.")
+            continue
         value = flag_value(raw_value)
         name = flag_name(raw_name)
         if value is None:
@@ -95,11 +98,13 @@ def _problem(name: str, value: Any, version: str, table: Mapping[str, dict]) -> 
     takes, choices = table[name].get("takes"), table[name].get("choices")
     if takes == "none" and value is not True:
         return f"--{name} takes no value, and {value!r} was given; write true."
-    if takes in ("one", "many") and value is True:
+    if takes in ("one", "many") and (value is True or value == []):
         return f"--{name} needs a value."
     if takes in ("one", "maybe") and isinstance(value, list):
         return f"--{name} takes one value, and {len(value)} were given."
     for one in value if isinstance(value, list) else [value]:
+        if one is not True and not one.isprintable():
+            return f"--{name}: its value has a line break or another control character."
         if choices and one is not True and one not in choices:
             return f"--{name}: {one!r} is none of its values; {_offer(one, choices)}"
         if one is not True and (kind := _misread(one, table[name].get("type"))):

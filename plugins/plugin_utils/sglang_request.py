@@ -16,11 +16,11 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils import environments
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_name
 
-from . import environment_file, given, resolve, role_arguments, sglang_flags
+from . import environment_file, given, resolve, role_arguments, sglang_flags, sglang_shapes
 
 LOCKS = Path(__file__).resolve().parents[2] / "roles/sglang/files/locks"
-VERSION = re.compile(r"\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")
-CUDA = re.compile(r"[1-9]\d\.\d+")
+VERSION = re.compile(r"\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?", re.ASCII)
+CUDA = re.compile(r"[1-9]\d\.\d+", re.ASCII)
 
 Options = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ def options_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(the role's options, each of its type, out of VALUES {variable: what it is}; sentences on those that are not)."""
     ambiguous = [text for name in ("sglang_version", "sglang_cuda") if (text := given.ambiguous(values.get(name), name))]
     options, problems = role_arguments.typed(role_arguments.specification("sglang"), values)
-    return options, [*ambiguous, *problems]
+    return options, [*ambiguous, *(problems or sglang_shapes.problems(options))]
 
 
 def _versions(options: Options) -> list[str]:

@@ -209,9 +209,22 @@ def test_a_build_that_takes_too_long_is_ended(build, home):
 
 def test_one_change_at_a_time(build, home):
     said = rf"the build of something, pid {os.getpid()}, since 2"
-    with environments.locked(home, "the build of something"), pytest.raises(RingmasterError, match=said):
-        build()
+    with environments.locked(home, "the build of something"):
+        assert re.search(said, environments.holder(home))
+        with pytest.raises(RingmasterError, match=said):
+            build()
+    assert environments.holder(home) is None
     build()
+
+
+def test_who_holds_the_lock_for_an_instant_does_not_keep_others_from_it(home):
+    with environments.locked(home, "any"):
+        pass
+    look = "import fcntl, sys, time; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH); print(flush=True); time.sleep(0.3)"
+    with subprocess.Popen([sys.executable, "-c", look, os.path.join(home, ".lock")], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with environments.locked(home, "a switch"):
+            assert environments.holder(home)
 
 
 def test_the_lock_lasts_as_long_as_what_was_started(home):

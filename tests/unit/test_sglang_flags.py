@@ -68,7 +68,7 @@ def test_names_of_yesterday(given, flags, told, version):
         ({"tp-size": 8.0}, "--tp-size: '8.0' is no whole number."),
         ({"cuda-graph-bs-decode": [1, "two"]}, "--cuda-graph-bs-decode: 'two' is no whole number."),
         ({"mem-fraction-static": "0,88"}, "--mem-fraction-static: '0,88' is no number."),
-        ({"preferred-sampling-params": {"top_p": 1}}, """--preferred-sampling-params: "{'top_p': 1}" is no JSON (as text, in quotes)."""),
+        ({"preferred-sampling-params": {"top_p": 1}}, "preferred-sampling-params is a mapping; write its value as text, in quotes."),
         ({"tp": 2, "tp-size": 2}, "tp and tp-size are the same flag, --tp-size"),
         ({"cuda-graph-max-bs": 1, "cuda-graph-max-bs-decode": 2}, "are the same flag"),
         ({"host": "0.0.0.0"}, "host is set by sglang_host"),

@@ -47,7 +47,11 @@ def patches(*items):
         ({"sglang_port": "many"}, "'sglang_port' is of type str"),
         ({"sglang_packages": "[]"}, """sglang_packages is text, not a list; say -e '{"sglang_packages": [...]}'."""),
         ({"sglang_flags": {"tp-sise": 2}}, "sglang_flags: SGLang 0.5.16 has no --tp-sise; did you mean --tp-size?"),
-        ({"sglang_flags": 7}, "sglang_flags is 7, a int; it has to be a mapping."),
+        ({"sglang_flags": 7}, "sglang_flags is a int; it has to be a mapping."),
+        ({"sglang_flags": {"served-model-name": {"a": 1}}}, "sglang_flags: served-model-name is a mapping; write its value as text"),
+        ({"sglang_flags": {"served-model-name": "a\nExecStartPre=/x"}}, "--served-model-name: its value has a line break"),
+        ({"sglang_flags": {"cuda-graph-bs": []}}, "needs a value."),
+        ({"sglang_environment": {"A": ["b"]}}, "sglang_environment: A is a list; write it as text."),
         ({"sglang_environment": {"a b": "1"}}, "sglang_environment: 'a b' is no name of an environment variable."),
         ({"sglang_lock": "no.lock"}, "sglang_lock: there is no file no.lock."),
         ({"sglang_lock": "bad.lock"}, "sglang_lock: /there/bad.lock: The lock file has the line 'sglang>=0.5'."),
@@ -65,6 +69,42 @@ def patches(*items):
 def test_what_cannot_be(values, words):
     found = asked(**{"sglang_lock": "my.lock" if "sglang_patches" in values else "", **values})
     assert words in " ".join(found["problems"])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("sglang_home", ["opt/sglang", "", "/", "//", None, "/opt/a\nb"], ["/opt/sglang/", "/opt/a b", "/opt/ä"]),
+        ("sglang_service", ["a/b", "a b", "a.socket", "sg\nlang"], ["", None, "sglang", "sglang@1", "a.b.service"]),
+        ("sglang_user", ["", None, "a b", "a\nExecStart=/x", 1000, ["a"]], ["sglang", "root", "a.b"]),
+        ("sglang_model_path", ["/opt/m\n", ["/a"]], ["", None, "/opt/my model", "org/name"]),
+        ("sglang_host", ["", None, "::\nX=1", "0.0.0.0 --x"], ["::1", "0.0.0.0", "fe80::1%eth0"]),
+        ("sglang_port", [0, -1, 65536], [1, "8000"]),
+        ("sglang_keep_environments", [-1], [0]),
+        ("sglang_settle_s", [-1, "nan", "inf"], [0, 0.5]),
+        ("sglang_drain_timeout_s", [-1], [0]),
+        ("sglang_build_timeout_s", [0], [1]),
+        ("sglang_packages", ["gcc g++", [""], ["--allow-unauthenticated"]], [[], ["libc6:amd64", "g++"], "gcc,g++"]),
+        ("sglang_index_url", ["", "pypi", "ftp://x", None, "https://a b"], ["http://127.0.0.1:8081/simple", "https://u:p@x/simple"]),
+        ("sglang_version", [["0.5.16"], "0.5.１６"], ["0.5.16"]),
+    ],
+)
+def test_what_becomes_a_path_a_unit_or_an_argument(name, wrong, right):
+    for value in wrong:
+        assert [text for text in asked(**{name: value})["problems"] if name in text], value
+    for value in right:
+        assert asked(**{name: value})["problems"] == [], value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("sglang_environment", ["T=hf_secret"]), ("sglang_environment", "T='hf_secret"), ("sglang_environment", '{"T": "hf_secret'),
+     ("sglang_environment", {"T": "hf_secret\n"}), ("sglang_environment", {"T": ["hf_secret"]}), ("sglang_index_url", "u:hf_secret@x")],
+)  # fmt: skip
+def test_a_secret_that_cannot_be_is_not_told(name, value):
+    problems = asked(**{name: value})["problems"]
+    assert name in problems[0]
+    assert "hf_secret" not in str(problems)
 
 
 def test_all_of_it_is_told_at_once():
