@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
             found = sglang_request.check(options, controller_files.reader(self, task_vars), self._task.args)
         if problems := found.pop("problems"):
             return {**result, "failed": True, "msg": f"{task_vars['inventory_hostname']}: {' '.join(problems)}"}
-        return {**result, **found}
+        return {**result, **found, "_ansible_no_log": found["secret"]}  # among the flags: -v shows results
 
     def _values(self, names, task_vars):
         """({variable: its value} of NAMES that are set; sentences on those that cannot be read)."""

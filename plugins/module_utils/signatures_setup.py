@@ -79,7 +79,7 @@ SIGNATURES = (
         "port_in_use",
         _PORT_TAKEN,
         "port in use: {address}:{port}",
-        "tune_port: 0 takes a free port; or end what listens there (ss -ltnp)",
+        "end what listens there (ss -ltnp), or take another port (of the service: sglang_port; of a trial: tune_port: 0)",
         scope="line",
         outlives_ready=True,
     ),

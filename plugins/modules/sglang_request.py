@@ -53,6 +53,10 @@ checked:
   description: Whether the version's flags are known.
   returned: success
   type: bool
+secret:
+  description: Whether a value among the flags is a secret. Then the result is not shown.
+  returned: success
+  type: bool
 lock:
   description: Path of the lock file on the controller; null with C(sglang_source=bundle).
   returned: success

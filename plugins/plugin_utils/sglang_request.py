@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible_collections.ringmaster.gpu.plugins.module_utils import environments_lock, source_patches, unified_diff_parse
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
+from ansible_collections.ringmaster.gpu.plugins.module_utils.redaction import redact
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_name
 
 from . import environment_file, given, resolve, role_arguments, sglang_flags, sglang_shapes
@@ -26,7 +27,7 @@ Options = Mapping[str, Any]
 
 
 def check(options: Options, read: Callable[[str], tuple[str, str]], known: Mapping[str, Any]) -> dict[str, Any]:
-    """{problems, flags, notes, checked, lock (its path), patches_suffix} of OPTIONS, the role's variables as `options_of` gives them.
+    """{problems, flags, notes, checked, secret, lock (its path), patches_suffix} of OPTIONS, variables as `options_of` gives them.
 
     READ gives (path, text) of a file on the controller, and raises RingmasterError. KNOWN may have `names` of the flags of a version that
     is not on record, the flags that tune.yml has `kept` on the host, and the `manifest` of the bundle.
@@ -65,14 +66,14 @@ def _flags(options: Options, _read: Any, known: Mapping[str, Any], _found: Any) 
     version, flags = options["sglang_version"], resolve.as_mapping("sglang_flags", options["sglang_flags"])
     table = sglang_flags.known(version) or {name: {} for name in known.get("names") or ()}
     if not table:
-        return {"flags": flags, "notes": [], "checked": False}
+        return {"flags": flags, "notes": [], "checked": False, "secret": redact(flags) != flags}
     if kept := sglang_flags.check_kept(known.get("kept") or {}, version, table):
         what = f"What tune.yml keeps on this host does not go with this SGLang: {' '.join(kept)}"
         raise RingmasterError(what, "Go back with rollback.yml first, then switch, then measure again.")
     checked = sglang_flags.check(flags, version, table)
     if checked["errors"]:
         raise RingmasterError(" ".join(checked["errors"]))
-    return {"flags": checked["flags"], "notes": checked["notes"], "checked": True}
+    return {"flags": checked["flags"], "notes": checked["notes"], "checked": True, "secret": redact(checked["flags"]) != checked["flags"]}
 
 
 def _environment(options: Options, _read: Any, _known: Any, _found: Any) -> dict[str, Any]:

@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-PATH = r"/+[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*"
+# Its programs stand first in a unit's command, where systemd takes no other quotes and variables.
+PATH = r"""/+[^/\x00-\x1f\x7f$%'"\\]([^\x00-\x1f\x7f$%'"\\])*"""
 UNIT = r"[A-Za-z0-9:_@-]+|[A-Za-z0-9:_@.-]+[.]service"
 # {variable: (what the whole of it has to be, in words)}
 TEXTS = {
-    "sglang_home": (PATH, "the absolute path of a directory other than /"),
+    "sglang_home": (PATH, "the absolute path of a directory other than /, without quotes, $, % and line breaks"),
     "sglang_service": (f"({UNIT})?", 'the name of a systemd service, or "" for none'),
     "sglang_model_path": (r"[^\x00-\x1f\x7f]*", 'a path or a name without line breaks, or "" for none'),
     "sglang_host": (r"[A-Za-z0-9.:%_-]+", "an address or a host name"),

@@ -75,6 +75,7 @@ def test_what_cannot_be(values, words):
     ("name", "wrong", "right"),
     [
         ("sglang_home", ["opt/sglang", "", "/", "//", None, "/opt/a\nb"], ["/opt/sglang/", "/opt/a b", "/opt/ä"]),
+        ("sglang_home", ["/opt/$x", "/opt/a%h", "/opt/a'b", "/$x"], []),
         ("sglang_service", ["a/b", "a b", "a.socket", "sg\nlang"], ["", None, "sglang", "sglang@1", "a.b.service"]),
         ("sglang_user", ["", None, "a b", "a\nExecStart=/x", 1000, ["a"]], ["sglang", "root", "a.b"]),
         ("sglang_model_path", ["/opt/m\n", ["/a"]], ["", None, "/opt/my model", "org/name"]),
@@ -184,3 +185,13 @@ def test_relative_paths_are_those_of_the_role_the_playbook_and_the_working_direc
     asked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "request"}, "vars": variables}
     told = {"ansible.builtin.debug": {"msg": "<{{ __sglang_request.lock }}>"}}
     assert f"<{Path.cwd()}/{variables['sglang_lock']}>" in play(write_play(tmp_path, [asked, told]), tmp_path, {})
+
+
+def test_a_secret_among_the_flags_is_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANSIBLE_VERBOSITY", "3")
+    asked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "request"}}
+    use = {"ansible.builtin.debug": {"msg": "<{{ __sglang_request.flags['api-key'] | hash('md5') }}>"}}
+    for flags, shown in (({"api-key": "hush-hush"}, False), ({"served-model-name": "hush-hush"}, True)):
+        tasks = [{**asked, "vars": {"sglang_flags": flags}}, *([] if shown else [use])]
+        said = play(write_play(tmp_path, tasks), tmp_path, {})
+        assert (flags.popitem()[1] in said.partition("TASK")[2]) == shown, said
