@@ -56,9 +56,15 @@ def parse(text, where):
     wrong += [repr(row) for row in rows if not _is_row(row)]
     if not wrong and not _NAME.fullmatch(manifest["name"]):
         wrong.append("name")
+    wrong += [] if _is_sglang(manifest.get("sglang")) else ["sglang"]
     if wrong or not rows:
         raise RingmasterError(f"{where} is damaged: {', '.join(wrong[:3]) or 'it names no file'}.", remedy)
     return manifest
+
+
+def _is_sglang(part):
+    """Whether PART is nothing or tells of an SGLang, as bundle.yml writes it."""
+    return part is None or (isinstance(part, dict) and all(isinstance(part.get(key), str) for key in ("version", "cuda", "lock")))
 
 
 def _is_row(row):

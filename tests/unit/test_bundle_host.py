@@ -229,7 +229,7 @@ def test_the_tree_of_a_slim_bundle(tmp_path):
     total = bundle_slim.pack(site, tmp_path / "source/site.tar.xz")
     FILES["site.tar.xz"] = (tmp_path / "source/site.tar.xz").read_bytes()
     try:
-        bundle = Bundle(tmp_path, 500, sglang={"site": "site", "site_bytes": total})
+        bundle = Bundle(tmp_path, 500, sglang={"version": "1", "cuda": "13.0", "lock": "l", "site": "site", "site_bytes": total})
         bundle.bring()
         assert (tmp_path / "host/n/site/pkg/__init__.py").read_text() == "x = 1\n"
         assert bundle.look()["complete"]

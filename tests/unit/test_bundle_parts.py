@@ -109,6 +109,8 @@ def test_a_manifest():
         {"files": []},
         {"files": {}},
         {"parts": None},
+        {"sglang": "0.5.16"},
+        {"sglang": {"version": "0.5.16"}},
         *({"files": [{**GOOD["files"][0], **row}]} for row in (
             {"path": "/etc/passwd"}, {"path": "../a"}, {"path": "wheels/../../a"}, {"path": ""}, {"path": None}, {"bytes": "1"},
             {"sha256": "0"}, {"sha256": None})),
