@@ -136,7 +136,7 @@ def check_way(home, name, lock_sha256):
     if fault in (None, "is not there"):
         return fault is not None
     if environments.users(home, name) or (name == environments.linked(home) and environments.starts(home, name)):
-        remedy = "Switch to another environment (sglang_version) and restart the server, then run again."
+        remedy = "Switch to another one (sglang_version) and restart the server, or stop it and remove that directory; then run again."
         raise RingmasterError(f"{environments.path(home, name)} {fault}, and is in force or in use.", remedy)
     return True
 
