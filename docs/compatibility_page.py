@@ -16,13 +16,16 @@ PAGE = ROOT / "docs" / "compatibility.md"
 HEAD = """\
 # What runs with what
 
-Made by `python docs/compatibility_page.py` from `plugins/plugin_utils/data/compatibility.yml`. `tune.yml` asks these rows of the candidate
-before a launch, `ringmaster.gpu.compatibility` before anything is installed. A combination that cannot work is refused with the row's name;
-what is not in these tables is a warning. What a host's known-good configuration has already is never refused.
+`provision.yml` asks these rows before anything is installed, `tune.yml` asks them of the candidate before a launch. A combination that
+cannot work is refused with the row's name; what is not in these tables is a warning. What a host's known-good configuration has already is
+never refused. Who knows better says `-e provision_accept=ROW` (several with commas): then provision.yml only warns. To ask without any host:
 
-In conditions, `==8.*` is any 8.x, and a name in braces is a value from the tables below: `gpu_*` of each GPU, `runtime_*` of the toolkit's
-CUDA and of the one torch is built for, `sglang_*` and `torch_*` of that release. `ranks` is `tp-size`; where no flags
-are given, the number of GPUs. What is not known makes no condition true.
+    ansible localhost -m ringmaster.gpu.compatibility -a '{"gpus": ["NVIDIA H200"], "driver": "550.54.14", "sglang": "0.5.16"}'
+
+This page is made by `python docs/compatibility_page.py` from `plugins/plugin_utils/data/compatibility.yml`. In conditions, `==8.*` is any
+8.x, and a name in braces is a value from the tables below: `gpu_*` of each GPU, `runtime_*` of the toolkit's CUDA and of the one torch is
+built for, `sglang_*` and `torch_*` of that release. `ranks` is `tp-size`; where no flags are given, the number of GPUs. What is not known
+makes no condition true.
 """
 TITLES = {
     "capabilities": ("GPUs by compute capability", {

@@ -38,7 +38,8 @@ class ActionModule(ActionBase):
         result["warnings"] = [f"{combination['host']}: {finding}" for finding in said]
         result["msg"] = "Nothing is known that does not go together." if not findings else " ".join(map(str, findings))
         if fatal and fail:
-            result.update(failed=True, msg=f"{combination['host']}: {' '.join(map(str, fatal))} Nothing was changed.")
+            anyway = f"To go on all the same: provision_accept={','.join(dict.fromkeys(finding.row for finding in fatal))}."
+            result.update(failed=True, msg=f"{combination['host']}: {' '.join(map(str, fatal))} Nothing was changed. {anyway}")
         elif fatal:
             result["warnings"] += [f"{combination['host']}: {finding}" for finding in fatal]
         return result
@@ -67,9 +68,9 @@ def combined(args, host):
 
 def _rows(accept):
     """The ids of rows in ACCEPT. Raises RingmasterError for one that is none: it would be thought to be in force."""
-    ids = [accept] if isinstance(accept, str) else list(accept or ())
+    ids = [name.strip() for name in accept.split(",")] if isinstance(accept, str) else list(accept or ())
     known = [row["id"] for row in compatibility.data()["rows"]]
     unknown = [name for name in ids if name not in known]
     if unknown:
-        raise RingmasterError(f"accept: {', '.join(map(str, unknown))} is no row.", f"Rows are {', '.join(known)}.")
+        raise RingmasterError(f"provision_accept (accept): {', '.join(map(str, unknown))} is no row.", f"Rows are {', '.join(known)}.")
     return ids

@@ -10,7 +10,7 @@ name: found_file
 short_description: The path of a file on the controller
 version_added: 0.1.0
 description:
-  - A relative path is sought in C(files) beside the playbook, beside the playbook, and in the working directory, in that order.
+  - A relative path is sought beside the playbook and in the working directory, each time in C(files) first.
   - Gives the path back as it is when there is no such file, so that it can be named.
 positional: _playbook_dir
 options:

@@ -70,8 +70,8 @@ class World:
             if not os.path.isfile(os.path.expanduser(row["key"])):
                 raise RingmasterError(
                     f"The key of {row['url']} is not on the controller: {row['key']}.",
-                    "Install the distribution's keyring (debian-archive-keyring, ubuntu-keyring), or set bundle_repositories. Without "
-                    "bundle_distribution wheels can be had alone.",
+                    "Mend cuda_repository_key where it is NVIDIA's; the distribution's comes with its keyring (debian-archive-keyring, "
+                    "ubuntu-keyring), others with bundle_repositories. Without bundle_distribution wheels can be had alone.",
                 )
             (sources / f"{number}.sources").write_text(source(row, architecture), encoding="utf-8")
         if preferences:

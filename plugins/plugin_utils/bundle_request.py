@@ -169,7 +169,7 @@ def _text(variable: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        sought = "A relative path is sought in files/ beside the playbook, beside the playbook, and where ansible-playbook was started."
+        sought = "A relative path is sought beside the playbook and in the working directory, each time in files/ first."
         raise RingmasterError(
             f"{variable}: cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}.", "" if path.is_absolute() else sought
         ) from error

@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files on the controller: in files/ of the role or playbook of a task, beside the playbook, or in the working directory."""
+"""Files on the controller: of the role of a task, beside the playbook, or in the working directory, each time in files/ first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def reader(action: Any, task_vars: Mapping[str, Any]) -> Callable[[str], tuple[s
         try:
             return place, Path(place).read_bytes().decode()  # not read_text, which takes the \r of \r\n
         except FileNotFoundError:
-            sought = "" if path.startswith(("/", "~")) else f", neither in {task_vars['playbook_dir']} or its files/ nor in {os.getcwd()}"
+            beside = f", neither in {task_vars['playbook_dir']} nor in {os.getcwd()}, nor in files/ of these"
+            sought = "" if path.startswith(("/", "~")) else beside
             raise RingmasterError(f"there is no file {path}{sought}.", "Mend the path.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise RingmasterError(f"{place} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.", "Mend it.") from error

@@ -10,9 +10,9 @@ from typing import Any
 
 
 def places(path: str, playbook_dir: str) -> list[str]:
-    """Where PATH may be, in order: as Ansible's own copy looks for files of a playbook, then in the working directory."""
+    """Where PATH may be, in order: as Ansible's own copy looks for files of a playbook, then the same of the working directory."""
     whole = os.path.expanduser(path)
-    return [os.path.join(place, whole) for place in (os.path.join(playbook_dir, "files"), playbook_dir, os.getcwd())]
+    return [os.path.join(place, *below, whole) for place in (playbook_dir, os.getcwd()) for below in (["files"], [])]
 
 
 def found(path: str, playbook_dir: str) -> str:

@@ -133,7 +133,8 @@ def test_text_of_the_command_line_is_understood():
 
 def test_a_row_that_is_accepted_has_to_be_one():
     assert action._rows("driver-for-cuda") == ["driver-for-cuda"]
-    with pytest.raises(RingmasterError, match="accept: driver-for-cud is no row"):
+    assert action._rows("driver-for-cuda, gpu-too-new-for-driver") == ["driver-for-cuda", "gpu-too-new-for-driver"]
+    with pytest.raises(RingmasterError, match="provision_accept.*: driver-for-cud is no row"):
         action._rows(["driver-for-cud"])
 
 

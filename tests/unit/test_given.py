@@ -41,6 +41,7 @@ def said(tmp_path, variables, expression):
     [
         (["book/files/k.asc", "book/k.asc", "here/k.asc"], "{}/book/files/k.asc"),
         (["book/k.asc", "here/k.asc"], "{}/book/k.asc"),
+        (["here/files/k.asc", "here/k.asc"], "{}/here/files/k.asc"),
         (["here/k.asc"], "{}/here/k.asc"),
         ([], "k.asc"),
     ],
