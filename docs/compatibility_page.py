@@ -18,7 +18,7 @@ HEAD = """\
 
 `provision.yml` asks these rows before anything is installed, `tune.yml` asks them of the candidate before a launch. A combination that
 cannot work is refused with the row's name; what is not in these tables is a warning. What a host's known-good configuration has already is
-never refused. Who knows better says `-e provision_accept=ROW` (several with commas): then provision.yml only warns. To ask without any host:
+never refused. Who knows better says `-e provision_accept=ROW` (several with commas): then provision.yml only warns. To ask without a host:
 
     ansible localhost -m ringmaster.gpu.compatibility -a '{"gpus": ["NVIDIA H200"], "driver": "550.54.14", "sglang": "0.5.16"}'
 
