@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -62,6 +63,8 @@ def linked(home, link="current"):
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise RingmasterError(f"{os.path.join(home, link)} is no link to an environment.", "Move it away, then run again.") from error
         raise files.explain(os.path.join(home, link), "read", error) from error
 
 

@@ -238,6 +238,12 @@ def test_the_lock_lasts_as_long_as_what_was_started(home):
         pass
 
 
+def test_what_is_in_the_place_of_the_link_is_told(home):
+    os.makedirs(os.path.join(home, "current"))
+    with pytest.raises(RingmasterError, match="current is no link to an environment. Move it away"):
+        environments.linked(home)
+
+
 def test_switch_and_back(build, home):
     build(name="a")
     build(name="b")
