@@ -43,7 +43,8 @@ def read(timeout_s=gpus.TIMEOUT_S):
     """The Memory now. Ends within TIMEOUT_S, also where a wedged driver holds nvidia-smi itself and no signal ends that."""
     if shutil.which("nvidia-smi") is None:
         return Memory([], [], None)
-    found = parallel.together({"gpus": lambda: _query(timeout_s), "users": lambda: gpus.users(timeout_s)}, timeout_s)
+    patience_s = timeout_s + 1  # users() gives an empty list when its time is over, which is to be ours first
+    found = parallel.together({"gpus": lambda: _query(timeout_s), "users": lambda: gpus.users(patience_s)}, timeout_s)
     rows, users = found["gpus"], found["users"]
     if not isinstance(rows, str):
         why = f"exit {rows.returncode}" if isinstance(rows, subprocess.CalledProcessError) else f"no answer within {timeout_s:g} s"
