@@ -12,18 +12,28 @@ from . import environments, files, procfs, server_command, units
 from .errors import RingmasterError
 
 
-def look(unit, home):
-    """{exists, active, state, environment (of the running server, or None), restart_due [sentences], kept_flags (or None)} of UNIT."""
+MARK = b"ringmaster.gpu.sglang"  # in a unit that the role wrote
+
+
+def look(unit, home, current=None):
+    """{exists, active, state, environment (of the running server, or None), restart_due [sentences], kept_flags (or None), foreign} of UNIT.
+
+    CURRENT: the environment to be taken for the one in force, when it is not the one that is linked. `foreign`: the unit's file, when it
+    is not the role's.
+    """
     found = {"exists": False, "active": False, "state": None, "environment": None, "restart_due": [], "kept_flags": kept_flags(unit)}
+    found["foreign"] = None
     properties = units.show(unit)
     if properties is None:
         return found
     pid = units.main_pid(properties)
     active = units.is_up(properties)  # one that ended and waits for its next start does not run
     found.update(exists=True, active=active, state=properties["ActiveState"])
+    text = files.content(properties["FragmentPath"]) if properties["FragmentPath"] else None
+    found["foreign"] = properties["FragmentPath"] if text is not None and MARK not in text else None
     if active:
         found["environment"] = environment_of(procfs.command_line(pid) or [], home)
-        found["restart_due"] = [*_other_environment(found["environment"], home), *_changed_files(unit)]
+        found["restart_due"] = [*_other_environment(found["environment"], current or environments.linked(home)), *_changed_files(unit)]
     return found
 
 
@@ -33,8 +43,7 @@ def environment_of(words, home):
     return words[0][len(inside) :].split("/")[0] if words and words[0].startswith(inside) else None
 
 
-def _other_environment(running, home):
-    current = environments.linked(home)
+def _other_environment(running, current):
     return [f"it runs {running}, and {current} is in force"] if running and current and running != current else []
 
 

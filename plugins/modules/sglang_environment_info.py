@@ -23,6 +23,9 @@ options:
   name:
     description: Environment of which RV(engine) is to be told.
     type: str
+  current:
+    description: Environment that RV(service.restart_due) is to take for the one in force, as check mode does.
+    type: str
   sizes:
     description: Also tell how much room each takes, which reads every directory.
     type: bool
@@ -60,7 +63,8 @@ busy:
   returned: success
   type: str
 service:
-  description: The unit, with C(exists), C(active), C(environment), C(restart_due) and C(kept_flags), the flags that C(tune.yml) keeps.
+  description: The unit, with C(exists), C(active), C(environment), C(restart_due), C(kept_flags), the flags that C(tune.yml) keeps,
+    and C(foreign), the unit's file when role C(sglang) did not write it.
   returned: when O(unit) is given
   type: dict
 engine:
@@ -81,6 +85,7 @@ def argument_spec():
         "home": {"type": "path", "default": "/opt/sglang"},
         "unit": {"type": "str"},
         "name": {"type": "str"},
+        "current": {"type": "str"},
         "sizes": {"type": "bool", "default": False},
     }
 
@@ -94,7 +99,7 @@ def look(given):
         "busy": environments.holder(home),
     }
     if given["unit"]:
-        found["service"] = environments_service.look(given["unit"], home)
+        found["service"] = environments_service.look(given["unit"], home, given["current"])
     if name:
         environments.check_name(name)
         python = environments.python(home, name)
