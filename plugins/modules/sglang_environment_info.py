@@ -24,7 +24,7 @@ options:
     description: Environment of which RV(engine) is to be told.
     type: str
   current:
-    description: Environment that RV(service.restart_due) is to take for the one in force, as check mode does.
+    description: Environment that C(restart_due) of RV(service) is to take for the one in force, as check mode does.
     type: str
   sizes:
     description: Also tell how much room each takes, which reads every directory.
