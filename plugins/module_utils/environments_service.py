@@ -11,12 +11,11 @@ import os
 from . import environments, files, procfs, server_command, units
 from .errors import RingmasterError
 
-
 MARK = b"ringmaster.gpu.sglang"  # in a unit that the role wrote
 
 
 def look(unit, home, current=None):
-    """{exists, active, state, environment (of the running server, or None), restart_due [sentences], kept_flags (or None), foreign} of UNIT.
+    """{exists, active, state, environment (of the running server, or None), restart_due [sentences], kept_flags, foreign} of UNIT.
 
     CURRENT: the environment to be taken for the one in force, when it is not the one that is linked. `foreign`: the unit's file, when it
     is not the role's.

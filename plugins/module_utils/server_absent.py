@@ -19,7 +19,7 @@ def unit(name):
 
 
 def of_unit(name, properties, text, context):
-    """The server of a result for unit NAME of which no process runs."""
+    """The server of a result for unit NAME of which no process runs. CONTEXT may have `must_run`: then a clean end has a cause, too."""
     output = server_output.of_unit(properties, text)
     log = server_output.read(output, timeout_s=context["timeout_s"])
     shown = {name: properties.get(name, "") for name in ("ActiveState", "SubState", "Result", "NRestarts")}
@@ -28,7 +28,7 @@ def of_unit(name, properties, text, context):
         context, kind="none", managed_by="unit", log_age_s=log.age_s, log_note=log.output.note, **server_result.of_log(log.reader)
     )
     judged = diagnosis.judge(evidence)
-    if judged["state"] == "crashed" and log.reader:
+    if (judged["state"] == "crashed" or context.get("must_run")) and log.reader:
         evidence["cause"] = log_cause.cause(log.reader, exit_code=None)
     flags = {}
     with contextlib.suppress(RingmasterError, ValueError):  # a command of another kind

@@ -40,7 +40,7 @@ def _age_s(unit):
 
 def _ended(unit, properties, invocation, state):
     name = units.unit_name(unit)
-    context = {"unit": {"name": name}, "state": state, "timeout_s": LOG_TIMEOUT_S, "stall_timeout_s": 0.0}
+    context = {"unit": {"name": name}, "state": state, "timeout_s": LOG_TIMEOUT_S, "stall_timeout_s": 0.0, "must_run": True}
     last = {**properties, "InvocationID": invocation or properties.get("InvocationID", "")}
     told = server_absent.of_unit(name, last, units.systemctl("cat", name, check=False), context)
     cause = told["cause"] or {}
