@@ -25,7 +25,10 @@ def specification(role: str, entry: str = "main") -> dict[str, dict]:
 def typed(specification: Mapping[str, dict], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(VALUES with their types and with the defaults, sentences on what is none of the type or choices)."""
     result = ArgumentSpecValidator(dict(specification)).validate(dict(values))
-    wrong = [message.removeprefix("value of ").rstrip(".") for message in result.error_messages]
+    wrong = [
+        message.removeprefix("value of ").rstrip(".").replace(". Supported parameters include:", " is not known; known are")
+        for message in result.error_messages
+    ]
     for name, value in values.items():
         if specification[name].get("type") in ("str", "path") and isinstance(value, (list, Mapping)):  # which Ansible turns into text
             wrong.append(f"{name} is a {type(value).__name__}; write it as text")

@@ -63,6 +63,7 @@ def patches(*items):
         (patches({"diff": DIFF}, {"diff": DIFF}), "sglang_patches: Patch x is listed twice."),
         (patches({"diff": DIFF, "versions": [">0.5.16"]}), "Patch x is for sglang >0.5.16; to be installed is 0.5.16."),
         (patches({"diff": DIFF, "package": "torch", "versions": ["<2.11"]}), "Patch x is for torch <2.11; to be installed is 2.11.0."),
+        (patches({"diff": DIFF, "version": "0.5.16"}), "sglang_patches.version is not known; known are diff, name, package, patch,"),
         (patches({"diff": DIFF, "package": "toch"}), "Patch x: toch is not in the lock file."),
     ],
 )
