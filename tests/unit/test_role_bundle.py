@@ -59,7 +59,7 @@ def test_paths_of_a_playbook(tmp_path):
     (tmp_path / "files/my.txt").write_text(f"torch==2 --hash=sha256:{'0' * 64}\n")
     assert "my.txt has no sglang" in make(tmp_path, sglang_lock="my.txt")
     assert "my.txt has no sglang" in make(tmp_path, sglang_lock="files/my.txt")
-    assert "sglang_lock: cannot read your.txt: No such file or directory. A relative path is sought in files/ beside the playbook" in make(
+    assert "sglang_lock: cannot read your.txt: No such file or directory. A relative path is sought beside the playbook" in make(
         tmp_path, sglang_lock="your.txt"
     )
 

@@ -40,7 +40,7 @@ HOSTS = {
     ),
     "keyless": (
         {"proxmox_container_driver_repository_url": "file:/r", "proxmox_container_driver_repository_key": "k.asc"},
-        "sought in files",
+        "sought beside the playbook",
     ),
     "away": ({"proxmox_node": "pve2", "proxmox_container_gpus": None}, "its node pve2 cannot be reached"),
 }

@@ -285,6 +285,8 @@ def test_an_orphan_at_first_sight_is_no_member():
     server.popen = subprocess.Popen(["sh", "-c", "exec sleep 60"])
     orphan = subprocess.Popen(["sglang::scheduler_TP0", "60"], executable="/bin/sleep")  # whose parent is whoever inherits it: this one
     try:
+        while "sglang::scheduler_TP0" not in procfs.command_line(orphan.pid):  # the kernel has not done with its exec
+            time.sleep(0.01)
         server._note_members([procfs.read(orphan.pid)])
         assert server.members == {}
         server._note_members([procfs.read(orphan.pid)._replace(ppid=server.popen.pid)])
