@@ -33,9 +33,9 @@ def wait(unit, settle_s, state):
 
 
 def _age_s(unit):
-    """Seconds since the main process was started, by the clock that systemd tells it by."""
-    started = units.systemctl("show", units.unit_name(unit), "--property=ExecMainStartTimestampMonotonic", "--value").strip()
-    return time.clock_gettime(time.CLOCK_MONOTONIC) - int(started or 0) / 1e6
+    """Seconds since the main process was started, by the clock that systemd tells it by; 0 while it does not tell yet."""
+    started_us = int(units.systemctl("show", units.unit_name(unit), "--property=ExecMainStartTimestampMonotonic", "--value").strip() or 0)
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - started_us / 1e6 if started_us else 0.0
 
 
 def _ended(unit, properties, invocation, state):
