@@ -5,16 +5,10 @@
 
 from __future__ import annotations
 
-import json
-
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.ringmaster.gpu.plugins.action.tune_plan import plain
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import controller_files, role_arguments, sglang_request
-
-
-def _plain(value):
-    """VALUE without the tags that Ansible puts on strings, which other libraries do not know."""
-    return json.loads(json.dumps(value))
 
 
 class ActionModule(ActionBase):
@@ -41,7 +35,7 @@ class ActionModule(ActionBase):
         for name in names:
             try:
                 if name in task_vars:
-                    values[name] = _plain(self._templar.template(task_vars[name]))
+                    values[name] = plain(self._templar.template(task_vars[name]))
             except AnsibleError as error:
                 problems.append(f"{name} cannot be read: {error.message}")
         return values, problems

@@ -16,6 +16,7 @@ from .errors import RingmasterError
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "MainPID", "User", "Group", "WorkingDirectory", "Environment",
     "EnvironmentFiles", "FragmentPath", "UnitFileState", "Type", "NRestarts", "Result", "InvocationID", "StandardOutput", "StandardError",
+    "ExecMainStartTimestampMonotonic",
 )  # fmt: skip
 # What systemd itself puts into a service's environment; no part of a configuration.
 SYSTEMD_ENVIRONMENT = frozenset(
