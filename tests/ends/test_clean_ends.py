@@ -96,7 +96,7 @@ def test_nothing_is_left(host, users, measured, name, moment):
     try:
         undo = end(trials, run)
         while left := trials.left():
-            assert time.monotonic() - begun < DRAIN_S + SETTLE_S + LEASE_S * is_lost, left
+            assert time.monotonic() - begun < DRAIN_S + SETTLE_S + LEASE_S * is_lost, f"{left}; {run.text()[-200:]}"
             time.sleep(0.1)
         seconds = time.monotonic() - begun
     finally:

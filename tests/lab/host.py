@@ -21,6 +21,9 @@ STATE = Path("/var/lib/ringmaster-test")
 CACHE = Path(os.environ.get("RINGMASTER_TEST_CACHE") or "/var/cache/ringmaster-test")
 BRIDGE = "rmtest0"
 NETWORK = "10.77.0"
+# Fixed: by itself a bridge takes the lowest address of its ports. A container that starts or ends would change it, and whoever was about
+# to answer over it would be heard some 14 s later.
+BRIDGE_ADDRESS = "02:00:0a:4d:00:01"
 ID_BASE, ID_COUNT = 100000, 65536
 PACKAGES = ("lxc", "debootstrap", "debian-archive-keyring", "uidmap", "openssh-client", "iproute2")
 
@@ -110,6 +113,7 @@ def ensure_bridge() -> None:
     """A bridge of our own: no address translation, no route out."""
     if run("ip", "link", "show", BRIDGE, check=False).returncode:
         run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "link", "set", BRIDGE, "address", BRIDGE_ADDRESS)
     run("ip", "address", "replace", f"{NETWORK}.1/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
 

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import container
+import host
 import pytest
 import rootfs
 from host import NETWORK, LabError
@@ -63,6 +66,22 @@ def test_no_address_left_is_said():
 def _config(hybrid, **changes):
     record = {"address": f"{NETWORK}.11", "unprivileged": False, "devices": [], **changes}
     return container.config_text("rm-test-x-1", record, hybrid, "linux64").splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes network devices")
+def test_the_bridge_keeps_its_address_whoever_comes_and_goes(monkeypatch):
+    bridge, port = f"rmtb{os.getpid()}", f"rmtp{os.getpid()}"
+    monkeypatch.setattr(host, "BRIDGE", bridge)
+    monkeypatch.setattr(host, "NETWORK", "127.77.0")
+    try:
+        host.run("ip", "link", "add", bridge, "type", "bridge")  # as an earlier version left it
+        host.ensure_bridge()
+        host.run("ip", "link", "add", port, "address", "02:00:00:00:00:01", "type", "veth", "peer", "name", f"{port}p")
+        host.run("ip", "link", "set", port, "master", bridge)
+        assert Path(f"/sys/class/net/{bridge}/address").read_text().strip() == host.BRIDGE_ADDRESS
+    finally:
+        for name in (port, bridge):
+            host.run("ip", "link", "delete", name, check=False)
 
 
 def test_an_unprivileged_container_has_shifted_ids_after_the_common_part():
