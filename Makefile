@@ -73,7 +73,7 @@ test: setup-dev ## lint, ends, unit, molecule and sanity, two at once (LANES=1: 
 test-real: setup-dev ## tune.yml, and whatever befalls a server, with a real SGLang on the CPU
 	@tests/real/run
 
-soak: setup-dev ## ends at all points, RINGMASTER_SOAK_REPEAT=20 times
+soak: setup-dev ## ends at all points, 7 times (RINGMASTER_SOAK_REPEAT): 21 strikes of each end
 	@tests/soak/run
 
 build: setup ## the collection's archive, in dist/
