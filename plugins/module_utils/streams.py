@@ -167,9 +167,12 @@ def percentiles(values: Sequence[float], scale: float = 1.0) -> dict[str, float 
 def server_figures(log: str, concurrency: int) -> tuple[float | None, bool | None]:
     """(tokens/s, graph replayed) by SGLang's own `Decode batch` lines with #running-req == concurrency; None where no line says it.
 
-    tokens/s is their median, without the lines that follow a prefill (their interval contains it), unless there are no others.
+    tokens/s is what a client sees, too: the rate over all the time between two prefills, and of these rates the median. A line stands for
+    as many tokens as any other, so that is the harmonic mean: as contexts grow, each line takes longer. Lines that follow a prefill are
+    left out (their interval contains it), unless there are no others.
     Graph replayed is False as soon as one of the lines says so (`cuda graph:` on GPUs, `cpu graph:` on CPUs)."""
-    rates: dict[bool, list[float]] = {True: [], False: []}
+    steady: list[list[float]] = [[]]
+    with_prefill: list[float] = []
     graphs: set[str] = set()
     after_prefill = False
     for line in log.splitlines():
@@ -178,11 +181,14 @@ def server_figures(log: str, concurrency: int) -> tuple[float | None, bool | Non
         match = DECODE_LINE.search(line)
         if match is None:
             continue
-        if int(match[1]) == concurrency:
-            rates[after_prefill].append(float(match[3]))
+        if after_prefill:
+            steady.append([])
+        rate = float(match[3])
+        if int(match[1]) == concurrency and rate > 0:
+            (with_prefill if after_prefill else steady[-1]).append(rate)
             graphs |= {match[2]} - {None}
         after_prefill = False
-    chosen = rates[False] or rates[True]
+    chosen = [statistics.harmonic_mean(rates) for rates in steady if rates] or with_prefill
     return (round(statistics.median(chosen), 3) if chosen else None), (graphs == {"True"} if graphs else None)
 
 
