@@ -34,11 +34,11 @@ def sysfs(tmp_path_factory):
     return folder
 
 
-def provision(folder, hosts, sysfs, nodes=None):
+def provision(folder, hosts, sysfs, nodes=None, option="--check"):
     """(exit status, all that was said with one blank between words)."""
-    inventory = {"inference": {"hosts": hosts, "vars": {"cuda_sys": str(sysfs)}}, "proxmox_nodes": {"hosts": nodes or {}}}
+    inventory = {"inference": {"hosts": hosts, "vars": {"cuda_sys": str(sysfs)}}, **({"proxmox_nodes": {"hosts": nodes}} if nodes else {})}
     (folder / "hosts.json").write_text(json.dumps(inventory))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.json"), "provision.yml", "--check"]
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.json"), "provision.yml", option]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "local")}
     environment["ANSIBLE_REMOTE_TEMP"] = str(folder / "remote")
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -74,6 +74,15 @@ def test_what_is_no_request(tmp_path, sysfs, asked, words):
     assert status != 0
     assert words in said
     assert "PLAY [Provision the" not in said
+
+
+def test_no_node_is_no_matter_for_a_warning(tmp_path, sysfs):
+    status, said = provision(tmp_path, {"gpu1": LOCAL}, sysfs, option="--list-hosts")
+    assert (status, said.count("pattern: ['inference'] hosts (1): gpu1")) == (0, 2)
+    assert "WARNING" not in said
+    assert "(proxmox_nodes): Provision the nodes TAGS: [] pattern: ['proxmox_nodes'] hosts (1): pve1" in (
+        provision(tmp_path, {"gpu1": LOCAL}, sysfs, nodes={"pve1": LOCAL}, option="--list-hosts")[1]
+    )
 
 
 AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-o BatchMode=yes -o ConnectTimeout=5"}
