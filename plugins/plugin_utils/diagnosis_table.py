@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from . import tables
+from . import nccl_names, nccl_values, tables
 
 _ORDER = ("not looked at", "crashed", "hung", "unmanaged", "loading", "stopped", "serving")  # whose next step is said at the end
 _EVIDENCE_LINES = 4
@@ -95,10 +95,13 @@ def _host_block(host: dict, show: Callable, width: int, details: bool) -> list[s
     if host["problem"]:
         return ["", f"{host['host']}: not looked at", *tables.labelled("why", show(host["problem"]), width)]
     found, lines = host["found"], []
+    ignored = []
     for server in _servers(host):
         if details or server["verdict"] != "serving":
             lines += ["", f"{host['host']}: {show(_name(server))}: {show(_verdict(server))}", *_server_block(host, server, show, width)]
-    about = list(_about_host(found, details or bool(lines)))
+        else:
+            ignored += [("ignored", f"{_name(server)}: {text}") for text in _ignored(server, _library(host, server))]
+    about = [*ignored, *_about_host(found, details or bool(lines))]
     lines += ["", f"{host['host']}:"] if about else []
     for name, text in about:
         lines += tables.labelled(name, show(text), width)
@@ -149,6 +152,15 @@ def _nccl(server, library):
         digest = f", sha256 {library['sha256'][:12]}" if library.get("sha256") else ""
         yield "nccl", f"{library['version'] or 'unknown version'} ({library['certainty']}{digest}), {library['path']}"
     yield from (("ranks", text) for text in _ranks(ranks))
+    yield from (("ignored", text) for text in _ignored(server, library))
+
+
+def _ignored(server, library):
+    """Of the NCCL variables that are set anywhere for SERVER those that its NCCL does not read: it says nothing about them."""
+    if not server["nccl"]:
+        return []
+    rows = [*server["nccl"]["effective"].values(), server["nccl"]["site"]["values"], *(conf["values"] for conf in server["nccl"]["conf"])]
+    return nccl_names.unread({name for row in rows for name in row or ()}, nccl_values.parse_version(library.get("version")))
 
 
 def _ranks(ranks: dict) -> list[str]:

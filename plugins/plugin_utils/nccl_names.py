@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ NAME = re.compile(r"NCCL_[A-Z0-9_]+")
 
 @lru_cache(maxsize=1)
 def catalogue() -> dict[str, dict[str, Any]]:
-    """data/nccl_params.yml: `params`, `removed`, `plugin_only`, `not_nccl_names`, each {NCCL name: facts}. Read once a process."""
+    """data/nccl_params.yml: `params`, `removed`, `plugin_only`, `not_nccl_names`, `read_by_others`, each {NCCL name: facts}.
+
+    Read once a process."""
     return _load("nccl_params.yml")
 
 
@@ -44,9 +46,9 @@ def name_problem(name: str, version: Version) -> tuple[str, str] | None:
         meant = next((full for full in (name.upper(), f"NCCL_{name.upper()}") if full in params), None)
         ending = f"; did you mean {meant}?" if meant else "."
         return "errors", f"only names that begin with NCCL_ (capitals, digits, '_') belong here{ending}"
-    if name in known["not_nccl_names"]:
+    told = known["not_nccl_names"].get(name) or known["read_by_others"].get(name)
+    if told:
         guess = nearest(name, params, cutoff=0.8)
-        told = known["not_nccl_names"][name]
         ending = f"; nearest: {guess}." if guess and guess not in told else "."
         return "errors", f"NCCL reads no {name}, and never says so: {told}{ending}"
     if name in known["plugin_only"]:
@@ -64,6 +66,12 @@ def name_problem(name: str, version: Version) -> tuple[str, str] | None:
         spans = [f"from {since} on" if since else "", f"before {gone_by}" if gone_by else ""]
         return "warnings", f"{name} exists only in NCCL {' and '.join(filter(None, spans))}, and {here}."
     return None
+
+
+def unread(names: Iterable[str], version: Version) -> list[str]:
+    """What is to be said of those of NAMES that begin with NCCL_ and that nobody reads: they were to set something, and do not."""
+    candidates = sorted({name for name in names if name.startswith("NCCL_")} - set(catalogue()["read_by_others"]))
+    return [text for kind, text in filter(None, (name_problem(name, version) for name in candidates)) if kind == "errors"]
 
 
 def _removed(name: str, facts: Mapping[str, str], version: Version, here: str) -> tuple[str, str] | None:

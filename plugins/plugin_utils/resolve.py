@@ -18,7 +18,8 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import Ringm
 from ansible_collections.ringmaster.gpu.plugins.module_utils.redaction import redact
 from ansible_collections.ringmaster.gpu.plugins.module_utils.server_command import flag_int, flag_name, flag_value
 
-from . import blocks, catalogue
+from . import blocks, catalogue, nccl_names
+from .nccl_values import parse_version
 
 # Besides the NCCL variables of the catalogue. Not sglang_flags itself: as an extra variable it would replace the inventory's whole.
 SERVER_FACTORS = ("tune_flags", "tune_environment")
@@ -129,6 +130,8 @@ def _nccl_factors(given: Mapping[str, Any], target: Mapping[str, Any], nccl_vers
     )
     resolved.errors += checked.errors
     resolved.warnings += checked.warnings
+    ignored = nccl_names.unread(nccl_in_force(target["configuration"]), parse_version(nccl_version))
+    resolved.warnings += [f"Known-good has what nobody reads: {text}" for text in ignored]
     for name, settings in checked.factors.items():  # a variable, or a raw NCCL name out of nccl_extra
         value = settings[name] if name.startswith("NCCL_") else given[name]
         permanent = {"nccl_extra": {name: value}} if name.startswith("NCCL_") else {name: value}

@@ -91,6 +91,19 @@ def test_ranks_that_are_alike_are_told_once():
     assert "ranks: TP1: what else is set is unknown" in text
 
 
+def test_a_variable_that_nccl_does_not_read_is_told_of_a_serving_host_too():
+    site = {"path": None, "ours": False, "values": {"NCCL_PROTO": "LL"}, "changed": False, "problem": None}
+    rank = {"NCCL_BUFSIZE": value("8388608", "environment"), "NCCL_NVLS_ENABLE": value("0"), "NCCL_VERSION": value("2.28.3-1")}
+    nccl = {"site": site, "conf": [], "effective": {"sglang::scheduler_TP0": rank}}
+    words = "ignored: {}NCCL has no NCCL_BUFSIZE, and reports no unknown name; did you mean NCCL_BUFFSIZE?"
+    for details, whose in ((False, "sglang: "), (True, "")):
+        text = " ".join(report(host("gpu1", server(nccl=nccl)), details=details).split())
+        assert words.format(whose) in text
+        assert text.count("ignored:") == 1
+    del rank["NCCL_BUFSIZE"]
+    assert "ignored" not in report(host("gpu1", server(nccl=nccl)), details=True)
+
+
 def test_trouble_with_a_gpu_is_shown_of_a_serving_host_too():
     text = report(host("gpu1", server(), gpus=[{"index": 3, "problems": ["PCIe runs 8 of 16 lanes: check seat"]}]))
     assert "gpu 3: PCIe runs 8 of 16 lanes: check seat" in " ".join(text.split())

@@ -54,6 +54,15 @@ def test_a_value_in_the_process_environment_has_to_go_or_it_would_win():
     assert made["unset"] == ["NCCL_ALGO"]
 
 
+def test_what_known_good_has_and_nobody_reads_is_warned_of():
+    target = copy.deepcopy(TARGET)
+    target["configuration"]["environment"].update(NCCL_BUFSIZE="8388608", NCCL_VERSION="2.28.3-1", TORCH_NCCL_BLOCKING_WAIT="1")
+    found = resolve.resolve({"nccl_channels": "2"}, {}, target, nccl_version="2.28.9")
+    assert [text for text in found.warnings if "reads" in text] == [
+        "Known-good has what nobody reads: NCCL has no NCCL_BUFSIZE, and reports no unknown name; did you mean NCCL_BUFFSIZE?"
+    ]
+
+
 def test_two_factors_are_counted_as_two():
     found = resolved({"nccl_channels": "2", "tune_flags": {"disable-radix-cache": True}})
     assert len(found.factors) == 2
