@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import time
 from typing import NamedTuple
 
@@ -35,19 +36,24 @@ class Tree(NamedTuple):
         return {title: process for title, process in self.members.items() if title.startswith("sglang::scheduler")}
 
 
+_PYTHON_OPTION = re.compile(r"-[a-zA-Z]*?([mcWX])(.*)", re.DOTALL)  # those with a value, which may be joined on, others before it
+
+
 def is_launcher(words):
     """Whether the argument list WORDS starts an SGLang server by itself, not through a shell or a container tool."""
     if not words or not os.path.basename(words[0]).startswith(("python", "pypy")):
         return False
-    for index, word in enumerate(words[1:], 1):
-        if words[index - 1] in ("-X", "-W"):
-            continue
-        if word == "-m":
-            return words[index + 1 : index + 2] == ["sglang.launch_server"]
-        if not word.startswith("-"):
+    rest = iter(words[1:])
+    for word in rest:
+        option = _PYTHON_OPTION.match(word)
+        if option:
+            value = option[2] or next(rest, "")
+            if option[1] in "mc":
+                return (option[1], value) == ("m", "sglang.launch_server")
+        elif not word.startswith("-"):
             script = os.path.basename(word)
-            return (script == "sglang" and words[index + 1 : index + 2] == ["serve"]) or word.endswith("/sglang/launch_server.py")
-        if word in ("-c", "-"):
+            return (script == "sglang" and next(rest, "") == "serve") or word.endswith("/sglang/launch_server.py")
+        elif word == "-":
             return False
     return False
 

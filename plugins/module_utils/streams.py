@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 COUNT_KEY = b'"completion_tokens"'
 COUNT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,15})')
 DONE = b"[DONE]"
+ERRORS = (b'{"error"', b'{"object":"error"', b'{"object": "error"')  # may hold the tokens so far, too
 DECODE_LINE = re.compile(
     r"Decode batch(?: \[\d+\])?\W+#running-req: (\d+).*?(?:\w+ graph: (True|False).*?)?gen throughput \(token/s\): ([\d.]+)"
 )
@@ -45,7 +46,8 @@ class Lines:
         self._partial = bytearray(data[end:])
         if b"\r" in whole:
             whole = whole.replace(b"\r", b"\n")
-        return [line[5:].strip() for line in whole.split(b"\n") if line.startswith(b"data:")]
+        payloads = [line[5:].strip() for line in whole.split(b"\n") if line.startswith(b"data:")]
+        return [payload for payload in payloads if payload]  # an empty one is no event: some proxies keep a connection alive by it
 
 
 class Figures(NamedTuple):
@@ -86,7 +88,7 @@ class Stream:
         self._lines = Lines()
         self._times_s, self._counts = array("d"), array("q")  # arrays: nothing for the garbage collector to walk while measuring
         self._text_s: float | None = None  # first text without a count
-        self._last: list[bytes] = []  # the last two payloads: finish_reason may come one event before the usage
+        self._last: list[bytes] = []  # the last two payloads with a count or an end: finish_reason may come before the usage
 
     @property
     def tokens(self) -> int:
@@ -99,10 +101,12 @@ class Stream:
             if payload == DONE:
                 self.done = True
                 return
-            self._last = [*self._last[-1:], payload]
-            count = token_count(payload)
+            count = None if payload.startswith(ERRORS) else token_count(payload)
             if count is None:
                 count = self._slow(payload, now_s)
+            if count is None:
+                continue
+            self._last = [*self._last[-1:], payload]
             if count > self.tokens:
                 if self._times_s and self._times_s[-1] == now_s:
                     self._counts[-1] = count
@@ -110,18 +114,20 @@ class Stream:
                     self._times_s.append(now_s)
                     self._counts.append(count)
 
-    def _slow(self, payload: bytes, now_s: float) -> int:
+    def _slow(self, payload: bytes, now_s: float) -> int | None:
+        """The count by parsing; None for an event that has neither a usage nor an end."""
         event = _event(payload)
-        if self._text_s is None and any(_text(choice) for choice in event.get("choices") or []):
+        if self._text_s is None and any(_has_text(choice) for choice in event.get("choices") or []):
             self._text_s = now_s
-        return _usage(event).get("completion_tokens") or 0
+        usage = _usage(event)
+        return (usage.get("completion_tokens") or 0) if usage or _finish_reason(event) else None
 
     def figures(self, started_s: float) -> Figures:
         """The figures of a stream that has ended, for a request sent at started_s. Raises StreamError."""
-        if not self._last:
+        if not self._last and self._text_s is None:
             raise StreamError("the stream ended before its first event")
         events = [_event(payload) for payload in self._last]
-        usage = _usage(events[-1])
+        usage = _usage(events[-1]) if events else {}
         reason = next((reason for reason in map(_finish_reason, reversed(events)) if reason), None)
         if reason is None or usage.get("completion_tokens") is None:
             raise StreamError(f"the stream ended without its final usage, after {self.tokens} tokens")
@@ -219,9 +225,9 @@ def _usage(event: dict[str, Any]) -> dict[str, Any]:
     return event.get("meta_info") or event.get("usage") or {}
 
 
-def _text(choice: dict[str, Any]) -> str | None:
-    delta = choice.get("delta") or {}
-    return choice.get("text") or delta.get("content") or delta.get("reasoning_content")
+def _has_text(choice: dict[str, Any]) -> bool:
+    """Whether a part of the answer is in it: text, a thought or a call of a tool, by whatever name; who speaks is none."""
+    return bool(choice.get("text")) or any(value for name, value in (choice.get("delta") or {}).items() if name != "role")
 
 
 def _finish_reason(event: dict[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from .nccl_values import Version, at_least
 
 BYPASSES = {"enable_torch_symm_mem": "torch symmetric memory", "enable_mscclpp": "MSCCL++",
             "enable_flashinfer_allreduce_fusion": "FlashInfer's all-reduce fusion"}
+CUSTOM_ALL_REDUCE_SIZES = (None, 2, 4, 6, 8)  # ranks, all on one node; None: not known
 
 
 def size(server: Mapping[str, Any] | None, key: str) -> int | None:
@@ -69,8 +70,9 @@ def custom_all_reduce(server: Mapping[str, Any] | None) -> tuple[str | None, boo
     """(what takes the small all-reduces off NCCL, whether that is certain). Symmetric memory through NCCL goes before it."""
     tp, server = size(server, "tp"), server or {}
     link = server.get("link")
-    on = server.get("custom_all_reduce", True) and not (
-        tp == 1 or server.get("enable_deterministic_inference") or server.get("symm_mem") or server.get("enable_symm_mem"))
+    alone = tp in CUSTOM_ALL_REDUCE_SIZES and size(server, "nnodes") in (None, 1)
+    on = alone and server.get("custom_all_reduce", True) and not (
+        server.get("enable_deterministic_inference") or server.get("symm_mem") or server.get("enable_symm_mem"))
     small = "small messages, those of decode steps, never reach NCCL"
     remedy = "Measure with --disable-custom-all-reduce."
     if on and (link == "NVLink" or (link == "PCIe with P2P" and tp == 2)):

@@ -199,7 +199,8 @@ def _word(found: str, param: dict[str, Any], version: Version) -> str:
         if word.lower() == found.lower():
             raise Bad(f"{shown(found)} exists in NCCL {span}{'' if '-' in span else ' and newer'} only; this one has {', '.join(words)}.")
     then = f"; {param['on_unknown']}" if "on_unknown" in param else ""
-    raise Bad(f"{shown(found)} is not one of {', '.join(words)}{then}{hint(found, words)}")
+    choices = [*(words or param.get("integers", ())), *filter(None, [param.get("format")])]
+    raise Bad(f"{shown(found)} is not one of {', '.join(choices)}{then}{hint(found, words)}")
 
 
 def _enum(name: str, text: str, param: dict[str, Any], version: Version) -> Text:

@@ -140,6 +140,32 @@ def test_openai_endpoints_without_usage_are_an_error(api: str) -> None:
         follow(paced_server.events({}, 8, 64, api, "none"), 0.01).figures(0.0)
 
 
+def test_an_empty_event_keeps_a_connection_alive_and_is_none() -> None:
+    chunks = sse(openai("a", 1), openai("b", 2, "stop"), openai(None, 2), "[DONE]")
+    assert follow([chunks[0], b"data:\n\n", b"data: \r\n\r\n", *chunks[1:]], 0.1).figures(0.0).tokens == 2
+
+
+@pytest.mark.parametrize("error", [{"error": {"message": "lost"}}, {"object": "error", "message": "lost"}])
+def test_an_error_that_counts_the_tokens_so_far_is_one(error: dict) -> None:
+    with pytest.raises(StreamError, match="lost"):
+        follow(sse(openai("a", 1), {**error, "usage": {"completion_tokens": 1}}, openai("b", 2, "stop"), "[DONE]"), 0.1)
+
+
+@pytest.mark.parametrize("delta", [{"reasoning": "hm"}, {"reasoning_content": "hm"}, {"tool_calls": [{"index": 0}]}])
+def test_the_first_token_may_be_a_thought_or_a_call(delta: dict) -> None:
+    events = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}, {"choices": [{"delta": delta}]}, openai("a", finish="stop")]
+    assert follow(sse(*events, openai(None, 3), "[DONE]"), 0.1).figures(0.0).ttft_s == pytest.approx(0.12)
+
+
+def test_events_that_neither_count_nor_end_may_stand_anywhere() -> None:
+    ping, states = {"type": "ping"}, {"choices": [{"delta": {"hidden_states": [0.5]}, "finish_reason": None}]}
+    events = [ping, openai("a", 1), ping, openai("b", 2, "stop"), states, ping, openai(None, 2), ping, "[DONE]"]
+    figures = follow(sse(*events), 0.1).figures(0.0)
+    assert (figures.tokens, figures.finish_reason) == (2, "stop")
+    with pytest.raises(StreamError, match="before its first event"):
+        follow(sse(ping, "[DONE]"), 0.1).figures(0.0)
+
+
 def test_openai_usage_at_the_end_gives_the_first_token_but_no_decode_rate() -> None:
     events = [openai(""), openai("a"), openai("b"), openai("c", finish="length")]
     details = {"prompt_tokens_details": {"cached_tokens": 4}}
