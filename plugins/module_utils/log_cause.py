@@ -20,7 +20,7 @@ def cause(reader, *, exit_code, killed_role=None, kernel_lines=()):
         return _tell(HOST_OUT_OF_MEMORY, {"groups": {}, "lines": [{"rank": None, "line": line} for line in kernel_lines]}, reader)
     if reader.facts["drained"] and killed_role is None:
         return None
-    blocks = reader.evidence.blocks()
+    blocks = reader.evidence.blocks(killed=killed_role is not None and _signal(exit_code) not in (None, 6))  # who aborts says why
     name = min(blocks, key=lambda name: BY_ID[name][0], default=None)
     if killed_role and (name is None or BY_ID[name][1].consequence):
         return _killed(reader, killed_role, exit_code)

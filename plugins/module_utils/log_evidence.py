@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from .log_marks import BENIGN
+from .log_marks import BENIGN, GOES_ON
 from .signatures import BY_ID, SIGNATURES
 
 LAST_WORDS = 20  # lines
@@ -27,8 +27,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _CHAIN = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 # Nothing is above these frames that could catch. (A library's own module level may, while it is imported.)
 _OUTERMOST = re.compile(r"in (?:_bootstrap|_run_module_as_main)$|^(?!.*(?:site|dist)-packages/).* in <module>$")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$")
-_NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): ")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
+_NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): |\S*python[\d.]*: ")  # the interpreter's own has no name
 _CARETS = re.compile(r"[\s~^]+$")
 _SEARCHED = [entry for entry in SIGNATURES if entry.scope != "error"]
 _OF_EXCEPTIONS = [entry for entry in SIGNATURES if entry.scope == "error"]
@@ -46,13 +46,16 @@ class Evidence:
         self._blocks = {}  # signature id -> {groups, lines, phase, record, ended, mark}
         self._moves = self._lines = self._record = 0
         self.next_record()
+        self._first = False
 
     def next_record(self):
         """A stamped line comes: whatever was open is over."""
+        self._first = True
         self._record += 1
         self._open = []  # the blocks that take the next lines
         self._ended = None  # the record at hand is the end of a process: "told" by itself, or an "uncaught" exception
         self._frames = None  # of the traceback at hand
+        self._untold = None  # (text, line, frames) of an exception whose text begins a line later
         self._excuse = None  # next: a traceback that begins now is harmless; in: within one; after: its message may go on
 
     def went_on(self, phase=None):
@@ -67,7 +70,8 @@ class Evidence:
     def take(self, text, line, phase):
         """TEXT: a line without stamp and rank; LINE: {rank, line} to be kept of it; PHASE: that the log was in."""
         text = text[:_JUDGED_CHARS]
-        if self._is_benign(text):
+        first, self._first = self._first, False
+        if self._is_benign(text, first):
             return
         self._phase = phase
         if "server_args=" in text:  # holds names of everything
@@ -88,17 +92,24 @@ class Evidence:
         if "NCCL WARN" in text and len(self.nccl_warnings) < _WARNINGS_CAP:
             self.nccl_warnings.append(line)
         self._search(text, line)
+        untold, self._untold = self._untold, None
         if _TRACEBACK in text:
             self._frames = []
         elif self._frames is not None:
             frames, self._frames = self._frames, None
             if _EXCEPTION.match(text):
-                self._exception(text, line, frames)
+                self._exception(text, [line], frames)
+                self._untold = (text, line, frames) if text.endswith(":") else None
+        elif untold:
+            head, head_line, frames = untold
+            self._exception(f"{head} {text.strip()}", [head_line, line], frames)  # takes the place of what its head alone made
         elif _NAMED_ERROR.match(text):  # without its traceback only the catalogue makes it a cause
             self._name_exception(text, [line], [])
 
-    def _is_benign(self, text):
+    def _is_benign(self, text, first):
         harmless = next((excuses for regex, excuses in BENIGN if regex.search(text)), None)
+        if first and harmless is None and GOES_ON.search(text) and not (_NAMED_ERROR.match(text) or _says_it_itself(text)):
+            harmless = False
         if harmless is not None:
             self.benign += 1
             self._excuse = "next" if harmless else None
@@ -122,16 +133,18 @@ class Evidence:
             if found:
                 self._note(entry, found.groupdict(), [line])
 
-    def _exception(self, text, line, frames):
+    def _exception(self, text, lines, frames):
         place = [frame for frame in frames[-6:] if not _CARETS.match(frame["line"])][-2:]
         source = place[-1]["line"].strip() if place else ""
+        text = text.rstrip(":")
         error = text if ": " in text or not source or source.startswith("File ") else f"{text} ({source})"
         # Of a chain only the last counts as the exception.
         of_chain = [name for name, block in self._blocks.items() if block["record"] == self._record and block["exception"]]
         for name in of_chain:
             del self._blocks[name]
-        if not self._name_exception(error, [*place, line], frames):
-            self._note(BY_ID["exception"][1], {"error": error}, [*place, line], exception=True)
+        lines = [*place, *lines]
+        if not self._name_exception(error, lines, frames):
+            self._note(BY_ID["exception"][1], {"error": error}, lines, exception=True)
 
     def _name_exception(self, error, lines, frames):
         for entry in _OF_EXCEPTIONS:
@@ -151,13 +164,18 @@ class Evidence:
             self._blocks[entry.id] = block
             self._open.append(block)
 
-    def _counts(self, block):
+    def _counts(self, block, last_words=LAST_WORDS):
         moves, lines = block["mark"]
-        return block["ended"] or (moves == self._moves and self._lines - lines < LAST_WORDS)
+        return block["ended"] or (moves == self._moves and self._lines - lines < last_words)
 
-    def blocks(self):
-        """{signature id: {groups, lines [{rank, line}], phase}} of all that counts, now that the log's processes are gone."""
-        counting = {name for name, block in self._blocks.items() if self._counts(block)}
+    def blocks(self, *, killed=False):
+        """{signature id: {groups, lines [{rank, line}], phase}} of all that counts, now that the log's processes are gone.
+
+        KILLED: by a signal from outside, as the log may say itself: what came before is not the reason, unless it is the very last line.
+        """
+        killed = killed or not self._blocks.keys().isdisjoint({"rank_killed", "subprocess_killed"})
+        last_words = 1 if killed else LAST_WORDS
+        counting = {name for name, block in self._blocks.items() if self._counts(block, last_words)}
         if any(name.startswith("nccl_") for name in counting):
             counting |= {name for name in self._blocks if BY_ID[name][1].scope == "nccl"}
         return {name: self._blocks[name] for name in counting}

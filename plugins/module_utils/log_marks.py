@@ -30,6 +30,13 @@ BENIGN = tuple(
     )
 )
 
+# What only says how a process goes on. For a stamped line of its own: in the text of an exception it would say nothing.
+GOES_ON = re.compile(
+    r"\b[Dd]isabl(?:ing|ed)\b|\b(?:[Ff]all|[Rr]oll)(?:s|ing)? ?back\b|[,;] using \w|\b[Uu]sing [\w.-]+(?: \w+)? instead\b"
+    r"|\b[Ii]gnor(?:ing|ed)\b|\b[Ss]kipp(?:ing|ed)\b|\b[Ww]ill (?:not )?be used\b"
+    r"|\b(?:[Rr]etry|[Dd]efault|[Ss]witch|[Rr]evert|[Cc]ontinu|[Pp]roceed)ing\b|\b[Ii]f you (?:see|get|encounter|hit)\b|\bcan be avoided\b"
+)
+
 # How the first line of each phase begins; `spawn` is what comes before them all. Laggards and draft models do not return to one.
 # To 0.5.19 server_args is printed as ServerArgs(...), from 0.5.20 as a dictionary; 0.5.21 says "Init parallel". Before 0.5.15
 # "Capture cuda graph begin" is decode and "Capture piecewise CUDA graph begin" prefill. From 0.5.20 the KV cache may get its memory only

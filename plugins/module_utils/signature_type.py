@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one entry of the catalogue of fatal signatures is. The entries: signatures_setup, signatures_gpu, signatures."""
+"""What one entry of the catalogue of fatal signatures is. The entries: signatures, and what it gathers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from . import signatures_gpu, signatures_setup
+from . import signatures_gpu, signatures_memory, signatures_nccl, signatures_setup
 from .signature_type import signature
 
 _SIGNAL_9 = "look for the OOM killer in the kernel log (dmesg) and in memory.events of the cgroup; else somebody killed it"
@@ -17,10 +17,11 @@ _CRASHED = r"Subprocess (?P<role>[a-z]+)(?:_(?P<rank>\d+))? \(pid=\d+\) crashed 
 ENDINGS = (
     signature(
         "scheduler_watchdog",
-        r"(?P<role>\w+) watchdog timeout \(self\.watchdog_timeout=(?P<timeout>[\d.]+), self\.soft=False",
-        "{role} made no step for {timeout} s and its watchdog ended it",
+        r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<timeout>[\d.]+)(?!.*self\.soft=True)",
+        "a process made no step for {timeout} s and its watchdog ended it",
         "a rank hangs, often in a collective: see which rank's lines end first; a slow first step needs a larger watchdog-timeout in "
         "sglang_flags (or tune_flags)",
+        details=((r"(?P<role>\w+) watchdog timeout", " ({role})"),),
         scope="line",
     ),
     # An exception that no entry above names: server_log.py finds the line that ends its traceback.
@@ -55,7 +56,7 @@ ENDINGS = (
     signature(
         "peer_lost",
         r"Connection (?:closed|reset) by peer|ncclRemoteError|NCCL error.*remote process exited|DistNetworkError|TCPStore|recvValue failed"
-        r"|Broken pipe|wait timeout after \d+ms",
+        r"|Broken pipe|wait timeout after \d+ms|gloo/transport/\w+/(?:pair|context|\w*buffer)\.cc|DistStoreError",
         "a process lost the connection to another one",
         "another rank ended or hangs: see which rank's lines end first",
         scope="error",
@@ -79,7 +80,8 @@ ENDINGS = (
     ),
 )
 
-SIGNATURES = (*signatures_setup.SIGNATURES, *signatures_gpu.SIGNATURES, *ENDINGS)
+_KINDS = (signatures_setup, signatures_gpu, signatures_memory, signatures_nccl)
+SIGNATURES = (*(entry for kind in _KINDS for entry in kind.SIGNATURES), *ENDINGS)
 
 # Not in a server's log: the caller's proof that the kernel's OOM killer chose a process of this tree.
 HOST_OUT_OF_MEMORY = signature(

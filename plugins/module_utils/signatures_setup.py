@@ -1,7 +1,7 @@
 # Copyright: Ringmaster contributors
 # GNU General Public License v3.0 or later (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fatal signatures of what was asked for: flags, port, model, packages, sizes that do not fit each other. Data only.
+"""Fatal signatures of what was asked for: flags, port, model, packages, sizes that do not fit, rights and limits. Data only.
 
 Wording of SGLang 0.5.9 to 0.5.23, argparse, uvicorn, transformers, huggingface_hub, safetensors and torch.
 """
@@ -35,9 +35,13 @@ _PORT_TAKEN = (
     r"\[Errno 98\] (?:error while attempting to bind on address )?\('(?P<address>[^']*)', (?P<port>\d+)"
     r"|ZMQError: Address already in use \(addr='(?:tcp://)?(?P<address2>[^']*):(?P<port2>\d+)'"
 )
+_ADDRESS = (
+    "give sglang_host an address that this host has (0.0.0.0: all of them), and sglang_port (of a trial: tune_port) a number above 1023 "
+    "that sglang_user may use"
+)
 _PORT_TAKEN_INSIDE = (
     r"Errno 98\] Address already in use|EADDRINUSE|errno: 98\b|ZMQError: Address already in use"
-    r"|\bport\w*(?: at)? \d+ is (?:already in use|not available in)|_port \d+ is already in use"
+    r"|(?:\b|_)port\w*(?: at)? \d+ is (?:already in use|not available in)"
 )
 
 SIGNATURES = (
@@ -56,8 +60,15 @@ SIGNATURES = (
         scope="line",
     ),
     signature(
+        "argument_unknown",
+        r"error: unrecognized arguments: (?P<word>[^-\s]\S*)",
+        "{sglang} has no use for '{word}' on its command line",
+        f"is it the value of a flag that takes none? In {_FLAGS} such a flag is a bare true, or null to leave it out",
+        scope="line",
+    ),
+    signature(
         "flag_value",
-        r"error: argument -{1,2}(?P<flag>[\w-]+)\S*: (?P<problem>(?:invalid|expected|not allowed).*)",
+        r"error: argument -{1,2}(?P<flag>[\w-]+)\S*: (?P<problem>.+)",
         "flag --{flag}: {problem}",
         f"in {_FLAGS} give {{flag}} a value that {{sglang}} accepts",
         scope="line",
@@ -67,6 +78,14 @@ SIGNATURES = (
         r"error: the following arguments are required: (?P<flags>.+)",
         "{sglang} asks for {flags}",
         f"give it in {_FLAGS}; the model path is sglang_model_path",
+        scope="line",
+    ),
+    # Of whatever else argparse does not like. Compilers write the same of themselves.
+    signature(
+        "command_line",
+        r"^(?:\S*python\S* -m )?(?:sglang|launch_server|__main__)[\w. -]*: error: (?P<problem>.+)",
+        "{sglang} refuses its command line: {problem}",
+        f"correct it in {_FLAGS}; `sglang_python -m sglang.launch_server --help` lists what there is",
         scope="line",
     ),
     signature(
@@ -80,6 +99,23 @@ SIGNATURES = (
         _PORT_TAKEN,
         "port in use: {address}:{port}",
         "end what listens there (ss -ltnp), or take another port (of the service: sglang_port; of a trial: tune_port: 0)",
+        scope="line",
+        outlives_ready=True,
+    ),
+    signature(
+        "address_refused",
+        r"\[Errno (?!98\b)\d+\] error while attempting to bind on address \('(?P<address>[^']*)', (?P<port>\d+)[^)]*\): "
+        r"(?:\[errno \d+\] )?(?P<problem>.+)",
+        "cannot bind {address}:{port}: {problem}",
+        _ADDRESS,
+        scope="line",
+        outlives_ready=True,
+    ),
+    signature(
+        "address_unknown",
+        r"^ERROR: +\[Errno (?!98\b)-?\d+\] (?P<problem>[A-Z].*)",
+        "cannot listen at the server's address: {problem}",
+        _ADDRESS,
         scope="line",
         outlives_ready=True,
     ),
@@ -112,7 +148,8 @@ SIGNATURES = (
     signature(
         "model_unreachable",
         r"couldn't connect to 'https?://\S+' to load|LocalEntryNotFoundError|OfflineModeIsEnabled"
-        r"|(?:401|403) Client Error.*huggingface|GatedRepoError",
+        r"|(?:401|403) Client Error.*huggingface|GatedRepoError|You are trying to access a gated repo"
+        r"|\bhttpx\.Connect(?:Error|Timeout): |\w\.ConnectionError: .*host='huggingface\.co'",
         "the model is not on this host and cannot be downloaded",
         "put it on the target and give its directory as sglang_model_path; HF_HUB_OFFLINE and tokens go into sglang_environment",
     ),
@@ -166,9 +203,20 @@ SIGNATURES = (
     ),
     signature(
         "parallel_size",
-        r"AssertionError: (?P<sizes>\d+ is not divisible by \d+)|(?P<sizes2>(?:heads|tp_size|size)\b.{0,40}must be divisible by .*)",
+        r"AssertionError: (?P<sizes>\d+ is not divisible by \d+)|(?P<sizes2>(?:heads|tp_size|size)\b.{0,40}must be divisible by .*)"
+        r"|AssertionError \(assert (?P<sizes3>(?=.*(?:tp|world)_size).*%.*== 0.*)\)",
         "tensor parallelism does not fit the model: {sizes}",
         f"choose a tp-size in {_FLAGS} that divides the model's heads and layers' widths",
+        scope="error",
+    ),
+    signature(
+        "driver_library",
+        r"(?:ImportError|OSError): (?:.*/)?(?P<library>lib(?:cuda|nvidia-[\w-]+)\.so[\w.]*): cannot open shared object file"
+        r"|NVMLError_LibraryNotFound: (?P<library2>\w+)|AssertionError: (?P<library3>libcuda\.so) cannot found",
+        "the NVIDIA driver's library is not found: {library}",
+        "it comes with the driver, not with a Python package: install the driver (in a container its libraries, of the host's version, "
+        "and the GPUs' device nodes) until nvidia-smi works there",
+        scope="error",
     ),
     signature(
         "missing_library",
@@ -188,7 +236,8 @@ SIGNATURES = (
     ),
     signature(
         "missing_module",
-        r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)'?",
+        r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)'?"
+        r"|^\S*python[\d.]*: .*\bNo module named '?(?P<module2>[\w.]+)'?",
         "ModuleNotFoundError: {module}",
         f"install the package that holds {{module}} {_PACKAGE}",
         scope="error",
@@ -214,6 +263,12 @@ SIGNATURES = (
         r"|\[Errno 11\] Resource temporarily unavailable",
         "a limit of open files or threads is reached",
         "raise LimitNOFILE, LimitNPROC and TasksMax of the server's unit, or the container's limits",
-        scope="error",
+    ),
+    signature(
+        "disk_full",
+        r"^(?!.*(?:/dev/shm|shared memory|</torch_)).*(?:No space left on device|Disk quota exceeded)",
+        "a disk (or a quota of it) is full",
+        "free space where the server writes (caches, /dev/shm, temporary directory, ringmaster_state_dir)",
+        details=((r"(?:error writing to |(?:left on device|quota exceeded): '?)(?P<path>/[^':]+)", ": {path}"),),
     ),
 )
