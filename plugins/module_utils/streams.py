@@ -174,11 +174,10 @@ def server_figures(log: str, concurrency: int) -> tuple[float | None, bool | Non
     """(tokens/s, graph replayed) by SGLang's own `Decode batch` lines with #running-req == concurrency; None where no line says it.
 
     tokens/s is what a client sees, too: the rate over all the time between two prefills, and of these rates the median. A line stands for
-    as many tokens as any other, so that is the harmonic mean: as contexts grow, each line takes longer. Lines that follow a prefill are
-    left out (their interval contains it), unless there are no others.
+    as many tokens as any other, so that is the harmonic mean: as contexts grow, each line takes longer. A line that follows a prefill is
+    left out: its interval contains that and the pause before.
     Graph replayed is False as soon as one of the lines says so (`cuda graph:` on GPUs, `cpu graph:` on CPUs)."""
     steady: list[list[float]] = [[]]
-    with_prefill: list[float] = []
     graphs: set[str] = set()
     after_prefill = False
     for line in log.splitlines():
@@ -189,13 +188,13 @@ def server_figures(log: str, concurrency: int) -> tuple[float | None, bool | Non
             continue
         if after_prefill:
             steady.append([])
-        rate = float(match[3])
-        if int(match[1]) == concurrency and rate > 0:
-            (with_prefill if after_prefill else steady[-1]).append(rate)
+        if int(match[1]) == concurrency:
             graphs |= {match[2]} - {None}
+            if not after_prefill and float(match[3]) > 0:
+                steady[-1].append(float(match[3]))
         after_prefill = False
-    chosen = [statistics.harmonic_mean(rates) for rates in steady if rates] or with_prefill
-    return (round(statistics.median(chosen), 3) if chosen else None), (graphs == {"True"} if graphs else None)
+    means = [statistics.harmonic_mean(rates) for rates in steady if rates]
+    return (round(statistics.median(means), 3) if means else None), (graphs == {"True"} if graphs else None)
 
 
 def token_count(payload: bytes) -> int | None:
