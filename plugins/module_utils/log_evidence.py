@@ -30,6 +30,7 @@ _OUTERMOST = re.compile(r"in (?:_bootstrap|_run_module_as_main)$|^(?!.*(?:site|d
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
 _NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): |\S*python[\d.]*: ")  # the interpreter's own has no name
 _CARETS = re.compile(r"[\s~^]+$")
+_KILLED = {"rank_killed", "subprocess_killed"}
 _SEARCHED = [entry for entry in SIGNATURES if entry.scope != "error"]
 _OF_EXCEPTIONS = [entry for entry in SIGNATURES if entry.scope == "error"]
 
@@ -171,10 +172,11 @@ class Evidence:
     def blocks(self, *, killed=False):
         """{signature id: {groups, lines [{rank, line}], phase}} of all that counts, now that the log's processes are gone.
 
-        KILLED: by a signal from outside, as the log may say itself: what came before is not the reason, unless it is the very last line.
+        KILLED: a process was, by a signal that it did not send itself (the log may say so too). Where nothing else ended one, that was from
+        outside, and what was said before is not the reason, unless it is the very last line.
         """
-        killed = killed or not self._blocks.keys().isdisjoint({"rank_killed", "subprocess_killed"})
-        last_words = 1 if killed else LAST_WORDS
+        ended = {name for name, block in self._blocks.items() if block["ended"] and not BY_ID[name][1].consequence}
+        last_words = 1 if (killed or ended & _KILLED) and ended <= _KILLED else LAST_WORDS
         counting = {name for name, block in self._blocks.items() if self._counts(block, last_words)}
         if any(name.startswith("nccl_") for name in counting):
             counting |= {name for name in self._blocks if BY_ID[name][1].scope == "nccl"}
