@@ -20,9 +20,9 @@ from . import apt_room
 from .apt_run import LEAVE, attempt, refusal, run
 
 PREFERENCES = "/etc/apt/preferences.d"
-# "Inst NAME [from] (to Origin:... [amd64]) []" and "Remv NAME [from]"
-_STEP = re.compile(r"(Inst|Remv) (\S+)(?: \[([^]]*)\])?(?: \((\S+))?")
-_VERSION_ROW = re.compile(r" (?:\*\*\*|   ) (\S+)(?: -?\d+)?")
+# "Inst NAME [from] (to Origin:... [amd64]) []" and "Remv NAME [from]"; Purg instead where the host's apt has APT::Get::Purge
+_STEP = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^]]*)\])?(?: \((\S+))?")
+_VERSION_ROW = re.compile(r" (?:\*\*\*|   ) (\S+)(?: -?\d+)?(?: \(phased .*\))?")
 
 
 def parse_steps(text):
@@ -30,7 +30,7 @@ def parse_steps(text):
     steps = []
     for match in filter(None, map(_STEP.match, text.splitlines())):
         word, name, before, after = match.groups()
-        action = "remove" if word == "Remv" else "change" if before else "install"
+        action = "remove" if word != "Inst" else "change" if before else "install"
         steps.append({"name": name, "action": action, "before": before, "after": after if word == "Inst" else None})
     return steps
 

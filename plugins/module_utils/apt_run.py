@@ -22,8 +22,15 @@ LEAVE = ("--no-install-recommends", "--allow-downgrades", "--allow-change-held-p
 # What a repository that apt cannot use needs, by the first of apt's words that is found. The variables are those of role cuda.
 CURES = (
     (r"Conflicting values set for option Signed-By", "Two files in /etc/apt name one repository, with a key each: remove one of them."),
-    (r"NO_PUBKEY", "Another key signs it than this host trusts for it (cuda_repository_key; a text that ends in .asc, or binary in .gpg)."),
+    (
+        r"NO_PUBKEY|Missing key",
+        "Another key signs it than this host trusts for it (cuda_repository_key; a text that ends in .asc, or binary in .gpg).",
+    ),
     (r"(EXP|REV)KEYSIG|KEYEXPIRED", "That key is no longer good: give the one that signs it now (cuda_repository_key)."),
+    (
+        r"SHA1 is not considered secure",
+        "This apt refuses keys and signatures of that kind: give repository and key of a newer distribution (cuda_repository_*).",
+    ),
     (r"[Cc]ertificate", "Look at the clock of this host (timedatectl) and at its certificates (package ca-certificates)."),
     (r"is not valid yet", "Set the clock of this host right (timedatectl)."),
     (r"is expired|no longer valid", "Look at the clock of this host (timedatectl). Where it is right, nobody renews that repository."),
@@ -85,7 +92,7 @@ def refusal(text):
             kept += [line.removeprefix("E: ") + cause] if seen[kind] <= 2 else []
             continue
         on = on or line.startswith("The following packages have unmet dependencies")
-        said = line.startswith(("E:", "W: GPG error", "Depends:", "Conflicts:", "Breaks:"))
+        said = line.startswith(("E:", "W: GPG error", "W: OpenPGP", "Depends:", "Conflicts:", "Breaks:"))
         if said or (on and line and not line.startswith(("W:", "N:"))):
             kept.append(line[2:].strip() if line.startswith(("E:", "W:")) else line)
     kept = [line for line in kept if not line.startswith("The following packages have unmet")]

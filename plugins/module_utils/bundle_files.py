@@ -64,14 +64,21 @@ def parse(text, where):
 
 def _is_sglang(part):
     """Whether PART is nothing or tells of an SGLang, as bundle.yml writes it."""
-    return part is None or (isinstance(part, dict) and all(isinstance(part.get(key), str) for key in ("version", "cuda", "lock")))
+    if not isinstance(part, dict):
+        return part is None
+    paths = [part.get("lock"), *([part["site"]] if part.get("site") else [])]
+    return all(isinstance(part.get(key), str) for key in ("version", "cuda")) and all(map(_is_path, paths))
+
+
+def _is_path(path):
+    """Whether PATH is one below the bundle."""
+    return isinstance(path, str) and "\0" not in path and all(piece not in ("", ".", "..") for piece in path.split("/"))
 
 
 def _is_row(row):
-    if not isinstance(row, dict) or not isinstance(row.get("path"), str) or not isinstance(row.get("bytes"), int):
+    if not isinstance(row, dict) or not isinstance(row.get("bytes"), int):
         return False
-    pieces = row["path"].split("/")
-    return all(piece not in ("", ".", "..") for piece in pieces) and bool(re.fullmatch("[0-9a-f]{64}", str(row.get("sha256"))))
+    return _is_path(row.get("path")) and bool(re.fullmatch("[0-9a-f]{64}", str(row.get("sha256"))))
 
 
 def carried(manifest):

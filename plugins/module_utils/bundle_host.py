@@ -28,7 +28,7 @@ def look(text, where, folder, source="", verify=False, python=""):
     Returns {complete, path, missing (paths, relative), missing_bytes}.
     """
     manifest = bundle_files.parse(text, where)
-    refuse_others(manifest, this_host(manifest["python"] or "", python))
+    refuse_others(manifest, this_host(manifest.get("python") or "", python))
     path = folder if manifest["parts"] or not source else source
     state = {"complete": False, "path": path, "missing": [], "missing_bytes": 0, "manifest": manifest}
     if _stamped(manifest, text, path, folder) and not (verify and bundle_files.faults(path, manifest["files"])):

@@ -123,6 +123,9 @@ class _Tree:
                 self.before[root, path] = self.now[root, path] = self._read(root, path)
         return {patch.path: self.now[root, patch.path] for patch in patches}
 
+    def is_package(self, root, folder):
+        return self._read(root, f"{folder}/__init__.py") is not None
+
     def change(self, root, contents):
         self.now.update({(root, path): content for path, content in contents.items()})
 
@@ -216,6 +219,20 @@ def _adopt(tree, item, place, notes):
         raise _neither(item, place, patches, contents)
 
 
+def _refuse_misplaced(tree, item, root, path):
+    """A repository may have its packages in a folder of its own, python/sglang/: a file that is made there would have no effect."""
+    folders = path.split("/")[:-1]
+    for at, folder in enumerate(folders):
+        if tree.is_package(root, folder):
+            if at:
+                beside = "/".join(folders[:at])
+                raise RingmasterError(
+                    f"Patch {item['name']}: {path} is a path of its repository. Here packages do not lie in {beside}/: {folder}/ is in {root}.",
+                    f"Nothing was changed. Make the diff with `git diff --relative={beside}`.",
+                )
+            return
+
+
 def _put_on(tree, item, below, place):
     """Apply ITEM in TREE, above the patches named BELOW; its record."""
     if not suits(place["version"], item.get("versions") or ()):
@@ -224,6 +241,8 @@ def _put_on(tree, item, below, place):
         raise RingmasterError(f"Patch {item['name']} is for {item['package']} {bounds}; installed is {place['version']}.", remedy)
     patches = _parsed(item)
     contents = tree.look(place["root"], patches)
+    for path in (path for path, content in contents.items() if content is None):
+        _refuse_misplaced(tree, item, place["root"], path)
     try:
         after, offsets = apply_all(contents, patches)
     except Mismatch as error:

@@ -63,8 +63,14 @@ def test_steps():
     ]
 
 
+def test_a_removal_with_its_configuration_is_one():
+    """As apt says it where APT::Get::Purge is set on the host."""
+    assert apt_plan.parse_steps(STEPS.replace("Remv", "Purg")) == apt_plan.parse_steps(STEPS)
+
+
 def test_versions_that_there_are():
     assert apt_plan.parse_policy(POLICY) == KNOWN
+    assert apt_plan.parse_policy(POLICY.replace("590.48.01-1 500", "590.48.01-1 500 (phased 20%)")) == KNOWN
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,12 @@ def test_the_state_afterwards_and_what_speaks_against_it():
          "NO_PUBKEY BED6\nE: The repository 'http://r/x InRelease' is not signed.", "Another key signs it"),
         ("W: GPG error: http://r/x InRelease: The following signatures were invalid: EXPKEYSIG 797E61EBB537DFD3 Old <nobody@example.net>\n"
          "E: The repository 'http://r/x InRelease' is not signed.", "no longer good: give the one that signs it now"),
+        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message "
+         "is: Missing key EB69, which is needed to verify signature.\nE: The repository 'http://r/x InRelease' is not signed.",
+         "Another key signs it"),
+        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message "
+         "is: Signing key on AE09 is not bound: because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
+         "E: The repository 'http://r/x InRelease' is not signed.", "refuses keys and signatures of that kind"),
         ("E: Release file for http://r/x/InRelease is not valid yet (invalid for another 4h 59min 13s). Updates for this repository will "
          "not be applied.", "clock"),
         ("E: Release file for http://r/x/InRelease is expired (invalid since 2d 0h 0min 40s). Updates for this repository will not be "

@@ -125,6 +125,8 @@ REFUSED = {
     "one file of two": ([item("both", FIVE + GATE.replace("9", "8"))], "toy/sub/y.py: hunk 1"),
     "absent, other context": ([item("gate", GATE.replace("other", "an"), state="absent")], "neither wholly in"),
     "a file that is not there": ([item("no", diff("toy/no.py", "a\n", "b\n"))], "toy/no.py is not there"),
+    "a path of the repository": ([item("no", diff("python/toy/new.py", None, "b\n"))], "git diff --relative=python"),
+    "a changed path of the repository": ([item("no", diff("src/python/toy/x.py", "a\n", "b\n"))], "git diff --relative=src/python"),
     "out of the root": ([item("no", diff("../../x.py", "a\n", "b\n"))], "leaves the root"),
 }
 
