@@ -118,6 +118,7 @@ def test_what_sglang_cannot_be_is_told_without_the_host(tmp_path, sysfs, asked, 
     [
         ({"cuda_version": 12.1}, "cuda_version"),
         ({"cuda_driver_version": "580"}, "Give a whole version in quotes"),
+        ({"cuda_version": "12.8", "cuda_toolkit_packages": "cuda-compiler-12-8"}, "cuda_toolkit_packages is text, not a list"),
         ({"cuda_version": "12.8", "cuda_repository_url": "nvidia", "cuda_repository_key": "no.asc"}, "there is no file no.asc"),
     ],
 )
