@@ -13,6 +13,7 @@ options:
   api_host:
     description:
       - Host name or address of a node whose API is asked; any node of the cluster will do.
+      - The address of its web interface will do, too, such as V(https://pve1.example.net:8006/).
       - When it is left out (or empty) the module runs C(pvesh) on the machine where it runs, which has to be a node, as root.
         The identity is then C(root@pam), so that nothing is refused.
         To reach a node by SSH, delegate the task to it and leave this out.
@@ -20,7 +21,7 @@ options:
     type: str
   api_port:
     description:
-      - Port of the API.
+      - Port of the API, where O(api_host) has none.
       - If it is not given, the environment variable E(PROXMOX_PORT) is used.
     type: int
     default: 8006

@@ -8,6 +8,7 @@ right by a change; so nothing is left out silently."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -87,7 +88,14 @@ def _refuse_locked(job: Job, guest: Guest) -> None:
     raise RingmasterError(f"{what} No task that {job.api.identity} can see works on it.", f"{remedy} Then run again.")
 
 
-def _check_access(job: Job, guest: Guest, made: Plan) -> None:
+def _check_allowed(job: Job, guest: Guest, made: Plan) -> None:
+    """Raise RingmasterError for what PVE would refuse."""
+    drives = [key for key in [*made.set, *made.delete] if re.fullmatch(r"(mp|unused)\d+", key)]
+    if drives and truth(guest.running.get("protection", "0")):  # the call that takes the protection away is still under it
+        raise RingmasterError(
+            f"Container {guest.vmid} is protected, so Proxmox VE changes no volume or mount of it: {', '.join(drives)}. Nothing was sent.",
+            "Take the protection away in a task before: extra: {protection: false}.",
+        )
     changes = {**made.set, **dict.fromkeys([*made.delete, *made.revert])}
     unprivileged = bool(truth(guest.running.get("unprivileged", "0")))
     pve_access.check(job.api.identity, changes, guest.running, unprivileged, guest.vmid)
@@ -107,7 +115,7 @@ def _update(job: Job, asked: Wanted, guest: Guest) -> tuple[Guest, Guest, bool]:
     actions = actions_for(job, guest.status)
     if made or actions:
         _refuse_locked(job, guest)
-    _check_access(job, guest, made)
+    _check_allowed(job, guest, made)
     job.note(made.notes)
     foretold = forecast(guest, made)
     changed = bool(made) or bool(actions)
@@ -125,7 +133,7 @@ def converge(job: Job, asked: Wanted, guest: Guest, made: Plan, tries: int = 2) 
         stuck = sorted(written.intersection(made.keys()))
         if stuck:
             raise _not_taken(guest, made, stuck)
-        _check_access(job, guest, made)
+        _check_allowed(job, guest, made)
         try:
             _write(job, guest, made)
             written.update(made.keys())
@@ -178,7 +186,7 @@ def _half_applied(job: Job, guest: Guest, made: Plan, error: PveError) -> None:
     if error.stale or error.unanswered:
         raise error
     if "unable to hotplug" in error.text or "unable to apply pending change" in error.text:
-        keys = [key for key, text in made.set.items() if key in error.text and _is_hopeless(key, text, error.text)]
+        keys = [key for key, text in made.set.items() if re.search(rf"\b{key}\b", error.text) and _is_hopeless(key, text, error.text)]
         if not keys:
             job.note([f"Container {guest.vmid} cannot take this while it runs: {error.text}"])
             return

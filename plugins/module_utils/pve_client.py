@@ -87,16 +87,15 @@ class Api:
 
     def _call(self, method: str, path: str, arguments: dict[str, Any]) -> Any:
         facts = self._facts(method, path, arguments)
-        call = getattr(self._api(path), method.lower())
         try:
-            answer = call(**arguments)
+            answer = getattr(self._api(path), method.lower())(**arguments)
         except ResourceException as error:
             return self._refused(error, facts)
         except AuthenticationError as error:  # a ticket that could not be renewed
             raise _login_error(error, facts) from error
         except (subprocess.TimeoutExpired, OSError) as error:
             raise connection_error(error, facts) from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSON, but no object
             raise _no_pve(facts) from error
         if isinstance(answer, dict) and set(answer) == {"errors"}:  # what proxmoxer makes of an answer that is no JSON
             if not self.local or answer["errors"]:
@@ -131,20 +130,19 @@ def connect(params: dict[str, Any], task_timeout_s: float = 0) -> Api:
     if not params["api_host"]:
         return _local(max(params["api_timeout"], task_timeout_s + PVESH_MARGIN_S))
     user, token = _identity(params)
-    host = params["api_host"]
-    where = f"https://{'[' + host + ']' if ':' in host.strip('[]') and not host.startswith('[') else host}:{params['api_port']}"
+    host, port = _address(params)
+    where = f"https://{host}:{port}"
     verify: Any = params["validate_certs"]
     if verify and params["ca_path"]:
         verify = params["ca_path"]
         if not os.access(verify, os.R_OK):
             raise RingmasterError(f"ca_path: {verify} cannot be read.", "Give a file that is there, as PEM.")
-    secret = {"token_name": token, "token_value": params["api_token_secret"]} if token else {"password": params["api_password"]}
+    token_secret = _header(params, "api_token_secret")
+    secret = {"token_name": token, "token_value": token_secret} if token else {"password": params["api_password"]}
     identity = f"{user}!{token}" if token else user
     facts = {"identity": identity, "host": where, "node": "", "vmid": "", "call": "the login"}
     try:
-        api = ProxmoxAPI(
-            host, port=params["api_port"], user=user, verify_ssl=verify, timeout=params["api_timeout"], backend="https", **secret
-        )
+        api = ProxmoxAPI(host, port=port, user=user, verify_ssl=verify, timeout=params["api_timeout"], backend="https", **secret)
     except AuthenticationError as error:
         raise _login_error(error, facts) from error
     except json.JSONDecodeError as error:
@@ -165,9 +163,34 @@ def _json_at_the_end(text: str) -> Any:
     return None
 
 
+def _address(params: dict[str, Any]) -> tuple[str, int]:
+    """Host (an IPv6 address in brackets) and port. api_host may be as the address line of a browser has it."""
+    text = re.sub(r"(?i)^https://|/$", "", params["api_host"].strip())
+    if text.count(":") > 1 and not text.startswith("["):
+        text = f"[{text}]"
+    found = re.fullmatch(r"(\[[\w:.%-]+\]|[\w.-]+)(?::(\d+))?", text)
+    if not found:
+        raise RingmasterError(
+            f"api_host is {re.sub('.*@', '...@', text)!r}, which is no host.",  # before an @ may stand a password
+            "Give a name or an address, such as pve1 or 2001:db8::1, with or without https:// and :PORT; not http://, and no path.",
+        )
+    return found[1], int(found[2] or params["api_port"])
+
+
+def _header(params: dict[str, Any], option: str) -> str:
+    """The text of OPTION, which is sent in a header, without the line end that a file or a vault brings along."""
+    text = (params[option] or "").strip()
+    if not re.fullmatch(r"[ -~\xa0-\xff]*", text):
+        raise RingmasterError(
+            f"{option} has a character in it that cannot be sent: a line break, another control character, or one outside of Latin-1.",
+            "Give it as Proxmox VE showed it, in one line.",
+        )
+    return text
+
+
 def _identity(params: dict[str, Any]) -> tuple[str, str]:
     """User with realm, and the name of the token or ""."""
-    user, token = params["api_user"] or "", params["api_token_id"] or ""
+    user, token = _header(params, "api_user"), _header(params, "api_token_id")
     if "!" in token:
         owner, _mark, token = token.partition("!")
         if user and user != owner:
@@ -213,7 +236,8 @@ def _login_error(error: Exception, facts: dict[str, str]) -> PveError:
             status=401,
         )
     code = re.search(r"code: (\d+)", str(error))
-    return explain("authentication failure", status=int(code.group(1)) if code else 401, **facts)
+    status = int(code.group(1)) if code else 401
+    return explain("authentication failure" if status == 401 else "", status=status, **facts)
 
 
 def _no_pve(facts: dict[str, str]) -> PveError:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from .errors import RingmasterError
 
-GATEWAY = (502, 503, 504, 595, 596, 597, 598, 599)  # 595 and up: the API host could not reach the node that has the answer
+PROXY = (502, 503, 504)  # never Proxmox VE's own
+LOST = (595, 596, 597, 598, 599)  # the API host could not reach the node that has the answer, or its own pvedaemon
 
 
 class PveError(RingmasterError):
@@ -26,7 +27,7 @@ class PveError(RingmasterError):
     @property
     def unanswered(self) -> bool:
         """Whether the call may have been carried out all the same."""
-        return self.kind in ("timeout", "cut") or (self.status in GATEWAY and self.status != 595)
+        return self.kind in ("timeout", "cut") or (self.status in PROXY + LOST and self.status != 595)
 
     @property
     def passing(self) -> bool:
@@ -45,11 +46,12 @@ class PveError(RingmasterError):
 
 
 class Rule(NamedTuple):
-    """what and remedy may hold {1} (a group of the pattern), {identity}, {vmid}, {node}, {call}."""
+    """what and remedy may hold {1} (a group of the pattern), {identity}, {vmid}, {node}, {call}. who: whose words the text is."""
 
     pattern: str
     what: str
     remedy: str
+    who: str = "Proxmox VE"
 
 
 ROOT_REMEDY = (
@@ -139,7 +141,7 @@ RULES = (
     Rule(
         r"protection mode enabled",
         "Container {vmid} is protected.",
-        "Take the protection away first: extra: {{protection: false}}.",
+        "Take the protection away in a task before: extra: {{protection: false}}.",
     ),
     Rule(
         r"used in HA resources",
@@ -192,18 +194,30 @@ CREDENTIALS = {
     "name), and that the token has not expired or been removed: pveum user token list {user}.",
     "ticket": "Check api_user, with its realm (root@pam is not root@pve), and api_password. A user with a second factor needs a token.",
 }
+PROXIED = Rule(
+    "",
+    "Something before {host} answers {call}, not Proxmox VE.",
+    "Is pveproxy running there (systemctl status pveproxy)? Look at the proxy between, or give api_host and api_port (8006) of a node "
+    "itself; run again when it answers.",
+    "It",
+)
 NODE_LOST = Rule(
     "",
     "{host} cannot reach node {node}.",
     "The node is switched off, is booting, or is taken out for maintenance: see its state (pvecm status; ha-manager status) and run again "
     "when it answers, or give another node.",
 )
+DAEMON_LOST = Rule(
+    "",
+    "{host} cannot reach what carries out {call}.",
+    "Look at that node (systemctl status pvedaemon pveproxy; pvecm status), and run again when it answers.",
+)
 
 
 def explain(text: str, *, status: int | None = None, fields: dict[str, str] | None = None, **facts: str) -> PveError:
     """The error for PVE's TEXT. fields: {parameter: message} of a refused parameter. facts: identity, host, vmid, node, call."""
     told = " ".join([text.strip(), *(f"{name}: {message}".strip() for name, message in sorted((fields or {}).items()))]).strip()
-    rule, groups = _rule(told, status)
+    rule, groups = _rule(told, status, bool(facts.get("node")))
     values = {"identity": "", "host": "", "vmid": "", "node": "", "call": "", **facts}
     values["whose"] = "tokens" if "!" in values["identity"] else "users"
     values["user"] = values["identity"].partition("!")[0]
@@ -211,13 +225,15 @@ def explain(text: str, *, status: int | None = None, fields: dict[str, str] | No
     what, remedy = (_fill(sentence, groups, values) for sentence in (rule.what, remedy))
     answer = f"{status} {told}".strip() if status else told
     return PveError(
-        f"{what} Proxmox VE says: {answer or 'nothing'}{'' if answer.endswith(('.', '?')) else '.'}", remedy, status=status, text=told
+        f"{what} {rule.who} says: {answer or 'nothing'}{'' if answer.endswith(('.', '?')) else '.'}", remedy, status=status, text=told
     )
 
 
-def _rule(told: str, status: int | None) -> tuple[Rule, list[str]]:
-    if status in GATEWAY:
-        return NODE_LOST, []
+def _rule(told: str, status: int | None, of_node: bool) -> tuple[Rule, list[str]]:
+    if status in PROXY:
+        return PROXIED, []
+    if status in LOST:
+        return NODE_LOST if of_node else DAEMON_LOST, []
     if status == 401:
         return STATUS[401], []
     for rule in RULES:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 
@@ -42,9 +43,10 @@ def peer():
         server.close()
 
 
-def failure(port):
+def failure(port, **changes):
+    options = {"api_host": "127.0.0.1", "api_port": port, "api_user": "root@pam", "api_password": "geheim", "vmid": 101, "api_timeout": 5}
     with pytest.raises(RingmasterError) as caught:
-        run({"api_host": "127.0.0.1", "api_port": port, "api_user": "root@pam", "api_password": "geheim", "vmid": 101, "api_timeout": 5})
+        run({**options, **changes})
     return caught.value
 
 
@@ -62,3 +64,39 @@ def test_a_port_that_does_not_speak_tls(peer):
     assert "does not speak TLS" in str(error)
     assert "api_port (8006)" in str(error)
     assert not error.passing
+
+
+@pytest.mark.parametrize(
+    ("host", "where"),
+    [
+        ("127.0.0.1", "https://127.0.0.1:1"),
+        ("127.0.0.1:2/", "https://127.0.0.1:2"),
+        ("HTTPS://127.0.0.1", "https://127.0.0.1:1"),
+        ("::1", "https://[::1]:1"),
+        ("[::1]", "https://[::1]:1"),
+        ("[::1]:2", "https://[::1]:2"),
+        ("https://[::1]:2/", "https://[::1]:2"),
+        ("https://::1", "https://[::1]:1"),
+    ],
+)
+@pytest.mark.parametrize("token", [{}, {"api_password": None, "api_token_id": "t", "api_token_secret": "s"}])
+def test_a_host_in_any_spelling_is_told_in_one(host, where, token):
+    assert re.search(rf"^{re.escape(where)} (refuses|is unreachable)", str(failure(1, api_host=host, **token)))
+
+
+@pytest.mark.parametrize(
+    "host", ["http://pve1", "https://pve1/pve", "no host", "https://", " ", "pve1,pve2", "root:geheim@pve1", "pve1:port"]
+)
+def test_a_host_that_is_none_is_refused_by_name(host):
+    said = str(failure(1, api_host=host))
+    assert said.startswith("api_host is ")
+    assert "geheim" not in said
+
+
+@pytest.mark.parametrize("option", ["api_user", "api_token_id", "api_token_secret"])
+@pytest.mark.parametrize("bad", ["a\nb", "a\x00b", "s\u20ac", "\ufeffa"])
+def test_what_no_header_can_hold_is_refused_by_name_and_not_shown(option, bad):
+    given = {"api_password": None, "api_user": "root@pam", "api_token_id": "t", "api_token_secret": "x"}
+    said = str(failure(1, **{**given, option: bad + "geheim"}))
+    assert said.startswith(f"{option} has a character in it that cannot be sent")
+    assert "geheim" not in said

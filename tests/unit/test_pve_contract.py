@@ -49,6 +49,7 @@ class Recorded:
             def answer(self):
                 path = urllib.parse.urlsplit(self.path).path.partition("/api2/json")[2]
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+                recorded.headers = self.headers
                 recorded.calls.append((self.command, path, dict(urllib.parse.parse_qsl(body, keep_blank_values=True))))
                 queue = recorded.answers.get((self.command, path), [(500, f"no answer recorded for {self.command} {path}", "")])
                 status, reason, text = queue.pop(0) if len(queue) > 1 else queue[0]
@@ -211,6 +212,26 @@ def test_what_would_keep_it_from_starting_is_taken_back(pve, root, status, told,
     ]
 
 
+def test_only_what_the_message_names_is_taken_back(pve, root):
+    """mp1 is no part of mp10."""
+    others = {f"mp{number}": f"/a{number},mp=/a{number}" for number in (0, 2, 3, 4, 5, 6, 7, 8, 9)}
+    before, new, bad = {**CONFIG, **others}, {"mp1": "local-lvm:vm-101-disk-1,mp=/new,size=4G"}, {"mp10": "/nowhere,mp=/data"}
+    rows = [{"key": key, "value": value} for key, value in before.items()]
+    made = [*rows, {"key": "mp1", "value": new["mp1"]}, {"key": "mp10", "pending": bad["mp10"]}]
+    pve.container(before, {**before, **new, **bad, "digest": "d2"}, pending=[rows, made], status="running")
+    pve.on(
+        "PUT",
+        f"{BASE}/config",
+        (400, "Parameter verification failed.", {"mp10": "unable to hotplug mp10: directory '/nowhere' does not exist"}),
+        None,
+    )
+    mounts = [{"source": f"/a{number}", "target": f"/a{number}"} for number in (0, 2, 3, 4, 5, 6, 7, 8, 9)]
+    mounts += [{"source": "local-lvm:4", "target": "/new"}, {"source": "/nowhere", "target": "/data"}]
+    with pytest.raises(RingmasterError, match="does not exist.*mp10 is as it was before"):
+        run({**root, "mounts": mounts})
+    assert pve.writes()[-1][2] == {"revert": "mp10"}
+
+
 def test_what_a_failed_call_has_written_all_the_same_is_taken_back(pve, root):
     """Or the next run would find it there and say that all is well."""
     later = {**CONFIG, "digest": "d2", "hostname": "other", "mp0": "/nowhere,mp=/data"}
@@ -268,6 +289,37 @@ def test_something_that_is_not_proxmox(pve, options, body):
         run(options)
 
 
+@pytest.mark.parametrize("status", [500, 502, 504])
+@pytest.mark.parametrize("body", ["null", "[]", '"oops"'])
+def test_an_error_whose_json_is_no_object(pve, options, status, body):
+    pve.answers["GET", f"{BASE}/config"] = [(status, "Gateway", body)]
+    with pytest.raises(RingmasterError, match="something that is not Proxmox VE's"):
+        run(options)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{}", "https://127.0.0.1:{}", "https://127.0.0.1:{}/", "127.0.0.1:{}\n", " 127.0.0.1:{}/"])
+@pytest.mark.parametrize("who", ["options", "root"])
+def test_a_host_as_a_browser_has_it(pve, request, host, who):
+    pve.container(CONFIG)
+    given = request.getfixturevalue(who)
+    assert run({**given, "api_host": host.format(given["api_port"]), "api_port": 1})["changed"] is False
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
+@pytest.mark.parametrize("option", ["api_token_id", "api_token_secret", "api_user"])
+def test_a_line_end_behind_who_asks(pve, options, option, end):
+    """As `echo SECRET | ansible-vault encrypt_string` leaves it."""
+    pve.container(CONFIG)
+    given = {"api_user": "root@pam", **options}
+    assert run({**given, option: given[option] + end})["changed"] is False
+    assert pve.headers["Authorization"] == "PVEAPIToken=root@pam!t=x"
+
+
+def test_a_line_end_behind_root_leaves_him_root(pve, root):
+    pve.container({**CONFIG, "dev0": "/dev/nvidia0"})
+    assert run({**root, "api_user": "root@pam\n", "devices": []}, check_mode=True)["changed"] is True
+
+
 @pytest.mark.parametrize("body", ["<html></html>", '{"data": {}}', '{"data": null}'])
 def test_a_login_that_is_not_proxmox(pve, root, body):
     pve.answers["POST", "/access/ticket"] = [(200, "OK", body)]
@@ -275,10 +327,14 @@ def test_a_login_that_is_not_proxmox(pve, root, body):
         run(root)
 
 
-def test_a_login_that_the_server_cannot_answer(pve, root):
-    pve.answers["POST", "/access/ticket"] = [(596, "Broken pipe", "")]
-    with pytest.raises(RingmasterError, match="cannot reach"):
+@pytest.mark.parametrize(
+    ("status", "words"), [(596, "cannot reach what carries out the login"), (502, "Something before .* answers the login")]
+)
+def test_a_login_that_the_server_cannot_answer(pve, root, status, words):
+    pve.answers["POST", "/access/ticket"] = [(status, "Broken pipe", "")]
+    with pytest.raises(RingmasterError, match=words) as caught:
         run(root)
+    assert "authentication failure" not in str(caught.value)
 
 
 def test_a_network_as_proxmox_writes_it_back(pve, options):

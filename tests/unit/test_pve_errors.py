@@ -78,7 +78,8 @@ TOLD = [
     (500, "hostname lookup 'pve9' failed - failed to get address info", "no node pve9", "pvesh get /nodes"),
     (595, "No route to host", "https://pve1:8006 cannot reach node pve1", "maintenance"),
     (596, "", "cannot reach node pve1", "maintenance"),
-    (503, "Service Unavailable", "cannot reach node pve1", "maintenance"),
+    (503, "Service Unavailable", "before https://pve1:8006 answers PUT /nodes/.*It says: 503", "api_port .8006."),
+    (502, "Bad Gateway", "before https://pve1:8006 answers", "pveproxy running"),
     (500, "Configuration file 'nodes/pve1/lxc/101.conf' does not exist", "no container 101 on node pve1", "run again"),
     (501, "Method 'GET /x' not implemented", "does not know PUT", "8.2 or newer"),
     (500, "detected modified configuration - file changed by other user? Try again.", "Somebody else keeps changing", "Run again"),
@@ -111,6 +112,14 @@ def test_a_refused_parameter_is_named():
         "Parameter verification failed.", status=400, fields={"dev0": "property is not defined in schema ..."}, **FACTS
     )
     assert "8.2 or newer" in error.remedy
+
+
+def test_a_lost_path_of_no_node_does_not_name_one():
+    error = pve_errors.explain("Connection refused", status=595, **{**FACTS, "node": "", "call": "GET /nodes"})
+    assert error.what.startswith("https://pve1:8006 cannot reach what carries out GET /nodes. Proxmox VE says: 595")
+    assert "pvedaemon" in error.remedy
+    assert error.passing
+    assert not error.unanswered
 
 
 def test_a_ticket_that_is_not_accepted():
