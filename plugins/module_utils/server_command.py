@@ -97,9 +97,11 @@ def arguments(server, *, host, port):
     for name, value in server["flags"].items():
         if value is False or value is None:
             continue
-        words.append(f"--{name}")
-        if value is not True:
-            words += [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        values = [] if value is True else [str(item) for item in (value if isinstance(value, list) else [value])]
+        if len(values) == 1 and values[0].startswith("-"):  # a word of its own would be taken for another flag
+            words.append(f"--{name}={values[0]}")
+        else:
+            words += [f"--{name}", *values]
     return [*words, "--host", host, "--port", str(port)]
 
 

@@ -15,11 +15,12 @@ from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import Ringm
 def text(variables: Mapping[str, Any], variable: str) -> str:
     """One line for each of VARIABLES, sorted; null leaves one out. Raises RingmasterError naming VARIABLE for what cannot be written."""
     lines = []
-    for name, value in sorted(variables.items()):
+    for name, value in sorted(variables.items(), key=str):
         if value is None:
             continue
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            raise RingmasterError(f"{variable}: {name!r} is no name of an environment variable.")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            remedy = "Put the name in quotes: YAML reads NO and ON as false and true." if isinstance(name, bool) else ""
+            raise RingmasterError(f"{variable}: {name!r} is no name of an environment variable.", remedy)
         if isinstance(value, bool):
             raise RingmasterError(f"{variable}: {name} is {str(value).lower()}; write it as text, such as '1'.")
         if isinstance(value, (list, Mapping)):

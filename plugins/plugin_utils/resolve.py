@@ -98,7 +98,7 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
             words = [word.partition("=") for word in shlex.split(value)]
         except ValueError as error:
             raise RingmasterError(f"{name} cannot be read as text: {error}.", "Quote it as a shell would.") from error
-        switches = {"true": True, "false": False}
+        switches = {} if name.endswith("_environment") else {"true": True, "false": False}  # what a variable has is text
         return {key.lstrip("-"): (switches.get(text.lower(), text) if sign else True) for key, sign, text in words}
     raise RingmasterError(
         f"{name} is a {type(value).__name__}; it has to be a mapping.",  # its value may be a secret

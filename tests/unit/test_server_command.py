@@ -28,6 +28,7 @@ START = [PYTHON, "-m", "sglang.launch_server"]
         {"model-path": "/m", "cuda-graph-bs": ["1", "2", "4"], "mem-fraction-static": "0.88"},
         {"model-path": "/m", "json-model-override-args": '{"a": "b c"}', "chat-template": ""},
         {"model-path": "/m", "random-seed": "-1"},
+        {"model-path": "/m", "api-key": "-aB3", "served-model-name": "--m", "lora-paths": ["a=/x", "b=/y"]},
     ],
 )
 def test_round_trip(flags):
@@ -35,6 +36,11 @@ def test_round_trip(flags):
     words = arguments(server, host="0.0.0.0", port=8000)
     assert words[:3] == START
     assert parse(words) == {**server, "listen": {"host": "0.0.0.0", "port": 8000}}
+
+
+def test_a_value_with_a_dash_in_front_is_no_word_of_its_own():
+    server = {"python": PYTHON, "flags": {"api-key": "-aB3", "lora-paths": ["-a=/x"]}}
+    assert arguments(server, host="h", port=1)[3:5] == ["--api-key=-aB3", "--lora-paths=-a=/x"]
 
 
 def test_what_is_off_is_left_out():

@@ -52,6 +52,7 @@ def patches(*items):
         ({"sglang_flags": {"served-model-name": "a\nExecStartPre=/x"}}, "--served-model-name: its value has a line break"),
         ({"sglang_flags": {"cuda-graph-bs": []}}, "needs a value."),
         ({"sglang_environment": {"A": ["b"]}}, "sglang_environment: A is a list; write it as text."),
+        ({"sglang_environment": {False: "1", "A": "1"}}, "False is no name of an environment variable. Put the name in quotes: YAML reads"),
         ({"sglang_environment": {"a b": "1"}}, "sglang_environment: 'a b' is no name of an environment variable."),
         ({"sglang_lock": "no.lock"}, "sglang_lock: there is no file no.lock."),
         ({"sglang_lock": "bad.lock"}, "sglang_lock: /there/bad.lock: The lock file has the line 'sglang>=0.5'."),
@@ -186,6 +187,14 @@ def test_relative_paths_are_those_of_the_role_the_playbook_and_the_working_direc
     asked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "request"}, "vars": variables}
     told = {"ansible.builtin.debug": {"msg": "<{{ __sglang_request.lock }}>"}}
     assert f"<{Path.cwd()}/{variables['sglang_lock']}>" in play(write_play(tmp_path, [asked, told]), tmp_path, {})
+
+
+def test_true_as_text_is_the_text_of_a_variable_and_the_switch_of_a_flag():
+    assert asked(sglang_environment="SGLANG_X=true")["problems"] == []
+    assert asked(sglang_flags="trust-remote-code=true")["flags"] == {"trust-remote-code": True}
+    assert asked(sglang_flags='json-model-override-args={"a":1}')["problems"] == [
+        "sglang_flags: --json-model-override-args: '{a:1}' is no JSON (as text, in quotes)."
+    ]
 
 
 def test_a_secret_among_the_flags_is_not_shown(tmp_path, monkeypatch):
