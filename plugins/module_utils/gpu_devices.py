@@ -130,7 +130,8 @@ def _number(count):
 
 def _identifier(item):
     if not isinstance(item, str):  # YAML takes 41:00.0 for a number to the base of 60
-        raise RingmasterError(f"gpus names {item!r}, which is not text.", "A PCI bus id needs quotes in YAML: '41:00.0'.")
+        remedy = "A PCI bus id needs quotes in YAML: '41:00.0'." if isinstance(item, float) else f"Give {_FORMATS}."
+        raise RingmasterError(f"gpus names {item!r}, which is not text.", remedy)
     text = item.strip()
     if _UUID.fullmatch(text):
         return text.lower()

@@ -11,7 +11,7 @@ import re
 from typing import Callable
 
 from .errors import RingmasterError
-from .pve_properties import parse, truth
+from .pve_properties import canonical, parse, truth
 
 ROOT = "root@pam"
 WAYS = (
@@ -25,12 +25,14 @@ def _path_of_the_node(new: str | None, _old: str | None, _unprivileged: bool) ->
 
 
 def _features(new: str | None, old: str | None, unprivileged: bool) -> bool:
-    """All features of a privileged container; of another all but nesting, where PVE compares the words and not their sense."""
+    """All features of a privileged container; of another all but nesting. PVE takes one that is off for another than one that is
+    not there."""
     if not unprivileged:
         return True
     before, after = (parse("features", text or "") for text in (old, new))
     if before and new is not None:
-        return any(before.get(name, "") != after.get(name, "") for name in {*before, *after} - {"nesting"})
+        there, then = ({name: canonical("bool", text) for name, text in row.items() if name != "nesting"} for row in (before, after))
+        return there != then
     changed = after if new is not None else before
     return bool(changed) and not (list(changed) == ["nesting"] and truth(changed["nesting"]))
 

@@ -186,7 +186,8 @@ def _half_applied(job: Job, guest: Guest, made: Plan, error: PveError) -> None:
     if error.stale or error.unanswered:
         raise error
     if "unable to hotplug" in error.text or "unable to apply pending change" in error.text:
-        keys = [key for key, text in made.set.items() if re.search(rf"\b{key}\b", error.text) and _is_hopeless(key, text, error.text)]
+        named = [key for key in made.set if re.search(rf"\b{re.escape(key)}\b", error.text)]
+        keys = [key for key in named if _is_hopeless(key, made.set[key], error.text)]
         if not keys:
             job.note([f"Container {guest.vmid} cannot take this while it runs: {error.text}"])
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 
 from .errors import RingmasterError
-from .pve_properties import gib, kept, parse, render, same, same_size, same_value, size_bytes, size_text, truth
+from .pve_properties import Token, decimal, gib, kept, parse, path_of, render, same, same_size, same_value, size_bytes, size_text, truth
 from .pve_wanted import LISTS, Item, Wanted, is_new_volume, token_of
 
 # What a running container takes at once; besides, every change of a network, and devices and mounts that are new.
@@ -116,7 +116,7 @@ def assign(kind: str, identity: str, items: list[Item], guest: Guest) -> dict[st
 
 def _identity(kind: str, identity: str, text: str) -> str:
     value = parse(kind, text).get(identity, "")
-    return "/" + value.strip("/") if kind == "mp" else value
+    return value if kind == "net" else path_of(value)
 
 
 def _settle_list(made: Plan, guest: Guest, option: str, items: list[Item]) -> None:
@@ -142,7 +142,7 @@ def _settle_mount(made: Plan, guest: Guest, kind: str, key: str, item: Item) -> 
     base = parse(kind, guest.config.get(key) or guest.running.get(key) or "")
     volume = _volume(item, base, guest, key)
     properties = {**item.properties, "volume": volume, "mp": base.get("mp", item.properties["mp"])}
-    stays = volume == base.get("volume") and not is_new_volume(volume)
+    stays = same_value(Token("path"), volume, base.get("volume")) and not is_new_volume(volume)
     text = render(kind, kept(kind, properties, base) if stays else properties)
 
     def good(value: str | None) -> bool:
@@ -163,7 +163,7 @@ def _volume(item: Item, base: dict[str, str], guest: Guest, key: str) -> str:
         return item.properties["volume"]
     there = base.get("volume", "")
     if not there or is_new_volume(there):  # one that is still to be made has failed before
-        return f"{item.storage}:{gib(item.bytes):g}"
+        return f"{item.storage}:{decimal(gib(item.bytes))}"
     if there.partition(":")[0] == item.storage:
         return there
     raise RingmasterError(
@@ -189,7 +189,8 @@ def _settle_size(made: Plan, disk: str, where: str, wanted: int, base: dict[str,
     if size is not None and same_size(size, wanted):
         return
     if size is not None and wanted < size:
-        raise RingmasterError(f"{where} has {gib(size):g} GiB and cannot shrink to {gib(wanted):g} GiB.", f"Give size_gib: {gib(size):g}.")
+        now, then = decimal(gib(size)), decimal(gib(wanted))
+        raise RingmasterError(f"{where} has {now} GiB and cannot shrink to {then} GiB.", f"Give size_gib: {now}.")
     made.resize[disk] = wanted
 
 
@@ -217,7 +218,7 @@ def creation(wanted: Wanted, params: dict[str, Any]) -> dict[str, str]:
     extra = {
         "vmid": str(wanted.vmid),
         "ostemplate": wanted.ostemplate,
-        "rootfs": f"{wanted.rootfs.storage}:{gib(wanted.rootfs.bytes):g}",
+        "rootfs": f"{wanted.rootfs.storage}:{decimal(gib(wanted.rootfs.bytes))}",
         "unprivileged": "0" if wanted.unprivileged is False else "1",  # said, because releases differ in what they take it for
         "pool": wanted.pool,
         "password": params["password"],

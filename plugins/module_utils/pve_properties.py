@@ -8,6 +8,7 @@ means to leave it out, and whether PVE adds it on its own. Properties are dicts 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ SIZE_SLACK_BYTES = 8 << 20  # a storage rounds a volume up to its own extents, o
 
 
 class Token(NamedTuple):
-    """type: text, caseless, bool, int, number, size, set (`a;b`, in any order), words (`a b`, in this order), note (text that PVE ends with
-    a new line), startup. default: as what it counts when it is left out; None: as nothing. by_pve: PVE fills it in, so when nobody asks
-    for it, it is no difference and it stays."""
+    """type: text, caseless, path (where it is absolute, in any spelling), bool, int, number, size, set (`a;b`, in any order), words (`a b`,
+    in this order), note (text that PVE ends with a new line), startup. default: as what it counts when it is left out; None: as nothing.
+    by_pve: PVE fills it in, so when nobody asks for it, it is no difference and it stays."""
 
     type: str = "text"
     default: str | None = None
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
 
 BOOL = Token("bool", "0")
 VOLUME = {
-    "volume": Token(),
+    "volume": Token("path"),
     "acl": Token("bool"),
     "mountoptions": Token("set"),
     "quota": BOOL,
@@ -49,14 +50,14 @@ KINDS = {
     "dev": Kind(
         "path",
         {
-            "path": Token(),
+            "path": Token("path"),
             "mode": Token("text", "0660"),
             "uid": Token("int", "0"),
             "gid": Token("int", "0"),
             "deny-write": BOOL,
         },
     ),
-    "mp": Kind("volume", {"volume": Token(), "mp": Token(), "backup": BOOL, **VOLUME}),
+    "mp": Kind("volume", {**VOLUME, "mp": Token("path"), "backup": BOOL}),
     "rootfs": Kind("volume", VOLUME),
     "net": Kind(
         None,
@@ -123,6 +124,16 @@ def gib(size: int) -> float:
     return round(size / UNITS["G"], 3)
 
 
+def decimal(value: float) -> str:
+    """VALUE with all its places and no exponent: `:g` would keep six digits."""
+    return f"{value:.15g}"
+
+
+def path_of(path: str) -> str:
+    """A path in one spelling: absolute, no doubled or trailing slash."""
+    return posixpath.normpath("/" + path.strip("/"))
+
+
 def size_text(size: int) -> str:
     """Bytes as PVE writes them: the largest unit that divides them."""
     for unit in "TGMK":
@@ -160,6 +171,8 @@ def canonical(type_: str, value: Any) -> Any:
         return str(value).rstrip("\n")
     if type_ == "startup":
         return {name: _number(text) for name, text in parse("startup", value).items()}
+    if type_ == "path" and str(value).startswith("/"):
+        return path_of(str(value))
     if type_ == "caseless":
         return str(value).lower()
     return str(value)

@@ -155,9 +155,9 @@ def _ended(api: Api, upid: str, exitstatus: str) -> Task:
     task = parts(upid)
     if exitstatus == "OK":
         return Task(upid, task["type"], exitstatus)
-    tail = _log(api, upid)
+    tail = [line for line in _log(api, upid) if line not in ("TASK OK", f"TASK {exitstatus}")]
     if re.fullmatch(r"WARNINGS: \d+", exitstatus):
-        words = [line for line in tail if "warn" in line.lower()] or tail[-1:]
+        words = [line for line in tail if "warn" in line.lower()] or tail[-1:] or [exitstatus]
         return Task(upid, task["type"], exitstatus, tuple(f"Task {task['type']} of container {task['id']}: {line}" for line in words))
     told = explain(
         exitstatus,
@@ -167,7 +167,7 @@ def _ended(api: Api, upid: str, exitstatus: str) -> Task:
         vmid=task["id"],
         call=f"task {task['type']} of container {task['id']}",
     )
-    last = [line for line in tail if exitstatus not in line and line != "TASK OK"][-3:]
+    last = [line for line in tail if exitstatus not in line][-3:]
     log = f" Its log ends with: {' / '.join(last)}." if last else ""
     failed = f"Task {task['type']} of container {task['id']} failed on node {task['node']}: "
     raise TaskError(f"{failed}{told.what}{log}", told.remedy or f"Its whole log: pvenode task log '{upid}'.", upid)

@@ -7,12 +7,11 @@ Here stand the two tables that join them: the keys that are one value each, and 
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import Any, NamedTuple
 
 from .errors import RingmasterError
-from .pve_properties import BOOL, KINDS, UNITS, Token, canonical, gib, octal_mode, parse, size_bytes, truth
+from .pve_properties import BOOL, KINDS, UNITS, Token, canonical, decimal, gib, octal_mode, parse, path_of, size_bytes, truth
 
 # Keys with an option of their own, then those that `extra` is for.
 OWN = {
@@ -33,7 +32,7 @@ EXTRA = {
     "cpulimit": Token("number", "0"),
     "cpuunits": Token("int"),
     "debug": BOOL,
-    "entrypoint": Token(),
+    "entrypoint": Token("text", "/sbin/init"),
     "env": Token(),
     "hookscript": Token(),
     "ostype": Token(),
@@ -89,7 +88,16 @@ WAYS_FOR_LXC = (
     "Use devices (devN) for device nodes and mounts (mpN) for directories; any other lxc.* line can only be written on the node, "
     "into /etc/pve/lxc/{vmid}.conf."
 )
-NOT_SETTINGS = ("delete", "revert", "digest", "vmid", "node", "start", "restore", "force", "unique", "storage", "bwlimit", "lock")
+NOT_SETTINGS = (
+    "delete", "revert", "digest", "vmid", "node", "start", "restore", "force", "unique", "storage", "bwlimit", "lock", "ha-managed",
+)  # fmt: skip
+# How PVE spells what the options of the lists take in other spellings, too.
+SPELLING = {
+    "mode": octal_mode,
+    "path": lambda path: re.sub("/+", "/", path),
+    "target": path_of,
+    "hwaddr": lambda address: address.replace("-", ":"),
+}
 
 
 class Item(NamedTuple):
@@ -122,7 +130,7 @@ def text_of(value: Any) -> str:
     """A value of an option as PVE writes it."""
     if isinstance(value, bool):
         return "1" if value else "0"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return decimal(value) if isinstance(value, float) else str(value)
 
 
 def is_new_volume(volume: str) -> bool:
@@ -153,13 +161,17 @@ def wanted(params: dict[str, Any]) -> Wanted:
 
 
 def _scalar(key: str, value: Any) -> str | None:
+    if any(isinstance(part, dict) for part in (value if isinstance(value, list) else [value])):
+        raise RingmasterError(f"extra: {key} is {value!r}.", "Give text as Proxmox VE writes it, such as order=2,up=30.")
     if isinstance(value, list):
         value = JOINT.get(key, ",").join(str(part) for part in value)
     if key == "tags":
         value = ";".join(sorted(canonical("set", value)))
+    token = token_of(key)
+    if token.type == "note":
+        value = canonical("note", value)
     if value is None or value == "" or (key == "cores" and value == 0):
         return None
-    token = token_of(key)
     return text_of(truth(value) if token.type == "bool" and truth(value) is not None else value)
 
 
@@ -188,7 +200,7 @@ def _properties(table: dict[str, str], row: dict[str, Any]) -> dict[str, str]:
 
 def _bytes(size_gib: float | None, where: str) -> int | None:
     if size_gib is not None and size_gib <= 0:
-        raise RingmasterError(f"{where}: size_gib is {size_gib:g}.", "Give a size above 0.")
+        raise RingmasterError(f"{where}: size_gib is {decimal(size_gib)}.", "Give a size above 0.")
     return None if size_gib is None else round(size_gib * UNITS["G"])
 
 
@@ -198,8 +210,7 @@ def _list(option: str, rows: list[dict[str, Any]] | None) -> list[Item] | None:
     kind, identity, table = LISTS[option]
     items = []
     for row in rows:
-        if kind == "dev" and row.get("mode") is not None:
-            row = {**row, "mode": octal_mode(row["mode"])}
+        row = {**row, **{word: spell(row[word]) for word, spell in SPELLING.items() if row.get(word) is not None}}
         items.append(_mount(row, table) if kind == "mp" else Item(_properties(table, row)))
         for token, text in items[-1].properties.items():
             if re.search(r"[,\n]", text) or not text:
@@ -208,32 +219,28 @@ def _list(option: str, rows: list[dict[str, Any]] | None) -> list[Item] | None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RingmasterError(f"{option}: {', '.join(twice)} is there more than once.", "Each can be there once.")
-    bad = [name for name in names if kind == "dev" and not name.startswith("/dev/")]
+    bad = [name for name in names if kind == "dev" and not re.fullmatch(r"/dev(/(?!\.\.?(/|$))[^/]+)+", name)]
     if bad:
         raise RingmasterError(
-            f"devices: {', '.join(bad)} is no path below /dev/.", "Give the device node of the node, such as /dev/nvidia0."
+            f"devices: {', '.join(bad)} is no path below /dev/, or has . or .. in it.",
+            "Give the device node of the node, such as /dev/nvidia0.",
         )
     return items
 
 
-def path_of(target: str) -> str:
-    """A path in the container in one spelling: absolute, no doubled or trailing slash."""
-    return posixpath.normpath("/" + target.strip("/"))
-
-
 def _mount(row: dict[str, Any], table: dict[str, str]) -> Item:
-    target, source = path_of(row["target"]), row["source"].strip()
+    target, source = row["target"], row["source"].strip()
     size = _bytes(row.get("size_gib"), f"mounts: {target}")
     short = NEW_VOLUME.fullmatch(source)
     if short:
         source, size = short.group(1), size or _bytes(float(short.group(2)), f"mounts: {target}")
-    properties = _properties(table, {**row, "target": target, "source": None, "size_gib": None})
+    properties = _properties(table, {**row, "source": None, "size_gib": None})
     if source.startswith("/"):
         if size:
             raise RingmasterError(
                 f"mounts: {target} is a path of the node and has size_gib.", "Leave size_gib out; only a volume has a size."
             )
-        return Item({**properties, "volume": posixpath.normpath(source)})
+        return Item({**properties, "volume": path_of(source)})
     if ":" in source:
         return Item({**properties, "volume": source}, bytes=size)
     if not size:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import pve_container, pve_wanted
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
@@ -78,6 +80,16 @@ NOTHING = {
     "false and not there": ({"onboot": False, "extra": {"protection": False, "cmode": "tty"}}, {}),
     "what is to go is not there": ({"nameserver": [], "extra": {"startup": None, "dev9999x": None}}, {}),
     "a device in its long form": ({"devices": [NVIDIA0, NVIDIACTL]}, {"dev1": "path=/dev/nvidiactl,mode=0660"}),
+    "a volume whose target has a doubled slash (another, empty one)": (
+        {"mounts": [MODELS, {**DATA, "target": "/srv/data"}]},
+        {"mp1": "local-lvm:vm-101-disk-1,mp=/srv//data/./,backup=1,size=4G"},
+    ),
+    "paths in another spelling": (
+        {"mounts": [MODELS, DATA], "devices": [NVIDIA0, NVIDIACTL]},
+        {"mp0": "/tank//models/,mp=/models/,ro=1", "dev1": "/dev//nvidiactl"},
+    ),
+    "what starts it by itself": ({"extra": {"entrypoint": "/sbin/init"}}, {}),
+    "a description of nothing": ({"description": "\n"}, {"description": None}),
     "startup in another order": ({"extra": {"startup": "up=5,order=1"}}, {"startup": "order=1,up=5"}),
     "more properties of rootfs": (
         {"rootfs": {"storage": "local-lvm", "size_gib": 8}},
@@ -139,6 +151,19 @@ SENT = {
         {"set": {"net1": "name=ib0,bridge=vmbr1,mtu=9000"}},
     ),
     "a new volume": ({"mounts": [MODELS, DATA, {**DATA, "target": "/new"}]}, {"set": {"mp2": "local-lvm:4,mp=/new,backup=1"}}),
+    "a directory keeps what nobody can ask for, in whatever spelling": (
+        {"mounts": [{**MODELS, "read_only": False}, DATA]},
+        {"set": {"mp0": "/tank/models,mp=/models,keepattrs=1"}},
+        {"mp0": "/tank/models/,mp=/models,ro=1,keepattrs=1"},
+    ),
+    "a volume of many digits": (
+        {"mounts": [MODELS, DATA, {"source": "tank", "target": "/new", "size_gib": 18626.451}]},
+        {"set": {"mp2": "tank:18626.451,mp=/new"}},
+    ),
+    "a volume of 2 PiB": (
+        {"mounts": [MODELS, DATA, {"source": "tank:2000000", "target": "/new"}]},
+        {"set": {"mp2": "tank:2000000,mp=/new"}},
+    ),
     "a volume grows": ({"mounts": [MODELS, {**DATA, "size_gib": 6}]}, {"resize": {"mp1": 6 << 30}}),
     "the root grows": ({"rootfs": {"storage": "local-lvm", "size_gib": 16}}, {"resize": {"rootfs": 16 << 30}}),
     "a mount of another directory": (
@@ -166,7 +191,7 @@ def test_sent(case):
     # And once it is there, nothing more is sent: the forecast is what was wanted, with volumes made.
     now = guest(*config)
     after = pve_container.forecast(now, pve_container.plan(wanted(**options), now))
-    made = {key: text.replace("local-lvm:4,", "local-lvm:vm-101-disk-9,size=4G,") for key, text in after.config.items()}
+    made = {key: re.sub(r"^([\w-]+):([\d.]+),", r"\1:vm-101-disk-9,size=\2G,", text) for key, text in after.config.items()}
     assert not pve_container.plan(wanted(**options), now._replace(config=made, running=made))
 
 
@@ -220,6 +245,11 @@ REFUSED = {
     ),
     "a smaller root": ({"rootfs": {"storage": "local-lvm", "size_gib": 4}}, {}, "cannot shrink to 4 GiB.*size_gib: 8"),
     "a smaller volume": ({"mounts": [MODELS, {**DATA, "size_gib": 1}]}, {}, "/data has 4 GiB and cannot shrink"),
+    "a root of many digits": (
+        {"rootfs": {"storage": "local-lvm", "size_gib": 18626.451}},
+        {"rootfs": "local-lvm:x,size=2000000G"},
+        "has 2000000 GiB and cannot shrink to 18626.451 GiB.*size_gib: 2000000[.]",
+    ),
     "a new volume in place of one": ({"mounts": [MODELS, {**DATA, "source": "zfs"}]}, {}, "not a volume on zfs.*hide what is there"),
     "a new volume in place of a directory": (
         {"mounts": [{"source": "local-lvm", "size_gib": 4, "target": "/models"}, DATA]},
@@ -285,7 +315,7 @@ def test_creation_sends_everything_in_one_call():
     """Devices are in it: they are not left for a second run."""
     options = {
         "ostemplate": "local:vztmpl/debian.tar.zst",
-        "rootfs": {"storage": "local-lvm", "size_gib": 8},
+        "rootfs": {"storage": "local-lvm", "size_gib": 1234567.125},
         "devices": [NVIDIA0, NVIDIACTL],
         "mounts": [DATA],
         "networks": [ETH0],
@@ -299,7 +329,7 @@ def test_creation_sends_everything_in_one_call():
     assert pve_container.creation(pve_wanted.wanted(params), params) == {
         "vmid": "101",
         "ostemplate": "local:vztmpl/debian.tar.zst",
-        "rootfs": "local-lvm:8",
+        "rootfs": "local-lvm:1234567.125",
         "unprivileged": "1",
         "pool": "prod",
         "password": "geheim",

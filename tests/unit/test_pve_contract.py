@@ -155,6 +155,21 @@ def test_warnings_of_a_task_are_no_failure(pve, options):
     assert "Task vzstart of container 101: WARN: old systemd (< v232) detected" in done["warnings"]
 
 
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (["starting", "WARN: old", "started", "TASK WARNINGS: 1"], ["WARN: old"]),
+        (["starting", "odd", "TASK WARNINGS: 1"], ["odd"]),
+        (["TASK WARNINGS: 1"], ["WARNINGS: 1"]),
+    ],
+)
+def test_what_a_task_warned_of_is_told_and_not_their_number(pve, options, log, told):
+    pve.container(CONFIG)
+    pve.on("POST", f"{BASE}/status/start", pve.task("vzstart", "WARNINGS: 1", log))
+    pve.on("GET", f"{BASE}/status/current", {"status": "stopped"}, {"status": "running"})
+    assert run({**options, "state": "started"})["warnings"] == [f"Task vzstart of container 101: {line}" for line in told]
+
+
 @pytest.mark.parametrize("exitstatus", ["unexpected status", "", "command 'lxc-start' failed: exit code 1"])
 def test_a_task_that_failed_shows_the_end_of_its_log(pve, options, exitstatus):
     """Not the first line, not the whole log, and not after the time is over."""

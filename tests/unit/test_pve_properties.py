@@ -18,7 +18,9 @@ SAME = [
     ("mp", "/a,mp=/b,replicate=1", "/a,mp=/b"),
     ("mp", "/a,mp=/b,mountoptions=noatime;nodev", "/a,mp=/b,mountoptions=nodev;noatime"),
     ("mp", "/a,mp=/b", "/a,mp=/b,keepattrs=1"),  # nobody can ask for it here, so it stays
+    ("mp", "/a/b,mp=/c/d", "/a//b/,mp=/c/./d/"),
     ("dev", "/dev/nvidia0", "path=/dev/nvidia0"),
+    ("dev", "/dev/nvidia0", "/dev//nvidia0"),
     ("dev", "/dev/nvidia0,mode=0660,uid=0", "/dev/nvidia0"),
     ("net", "name=eth0,bridge=vmbr0", "bridge=vmbr0,hwaddr=BC:24:11:00:00:01,name=eth0,type=veth"),
     ("net", "name=eth0,hwaddr=bc:24:11:00:00:01", "name=eth0,hwaddr=BC:24:11:00:00:01"),
@@ -34,6 +36,7 @@ DIFFERENT = [
     ("mp", "/a,mp=/b", "/a,mp=/b,ro=1"),
     ("mp", "/a,mp=/b,ro=1", "/a,mp=/b"),
     ("mp", "/a,mp=/b", "/c,mp=/b"),
+    ("mp", "local:a//b,mp=/b", "local:a/b,mp=/b"),  # a volume is no path
     ("mp", "/a,mp=/b,acl=0", "/a,mp=/b"),  # neither on nor off is a third thing
     ("mp", "/a,mp=/b", "/a,mp=/b,mountoptions=noatime"),
     ("dev", "/dev/nvidia0", "/dev/nvidia0,mode=0666"),

@@ -22,7 +22,7 @@ def properties(option, *rows):
 
 def test_left_out_is_no_opinion_and_empty_is_none():
     assert asked() == pve_wanted.Wanted(101, {}, None, dict.fromkeys(pve_wanted.LISTS), None, None, None, None)
-    found = asked(devices=[], tags=[], nameserver=[], features={}, description="", cores=0)
+    found = asked(devices=[], tags=[], nameserver=[], features={}, description="\n", cores=0)
     assert found.lists["devices"] == []
     assert found.scalars == {"tags": None, "nameserver": None, "description": None, "cores": None}
     assert found.features is not None
@@ -44,7 +44,9 @@ def test_values_as_proxmox_writes_them():
     }
 
 
-@pytest.mark.parametrize(("value", "text"), [(1.5, "1.5"), (2.0, "2"), (None, None), ("", None), ("4", "4")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.5, "1.5"), (2.0, "2"), (2000000.0, "2000000"), (0.1 + 0.2, "0.3"), (None, None), ("", None), ("4", "4")]
+)
 def test_extra(value, text):
     assert asked(extra={"cpulimit": value}).scalars == {"cpulimit": text}
 
@@ -73,6 +75,19 @@ def test_sources_of_a_mount(row, volume, storage, size):
     assert (item.properties.get("volume"), item.storage, item.bytes) == (volume, storage, size)
 
 
+@pytest.mark.parametrize(
+    ("option", "row", "token", "text"),
+    [
+        ("devices", {"path": "/dev//nvidia-caps/nvidia-cap1"}, "path", "/dev/nvidia-caps/nvidia-cap1"),
+        ("devices", {"path": "/dev/..a/.b"}, "path", "/dev/..a/.b"),
+        ("networks", {"name": "eth0", "hwaddr": "bc-24-11-00-00-01"}, "hwaddr", "bc:24:11:00:00:01"),
+        ("mounts", {"source": "//tank//models/", "target": "/a"}, "volume", "/tank/models"),
+    ],
+)
+def test_one_spelling_is_sent(option, row, token, text):
+    assert properties(option, row)[0][token] == text
+
+
 @pytest.mark.parametrize("target", ["/models", "/models/", "models", "//models"])
 def test_a_target_in_any_spelling(target):
     assert properties("mounts", {"source": "/tank", "target": target})[0]["mp"] == "/models"
@@ -92,6 +107,13 @@ REFUSED = {
     "one device twice": ({"devices": [{"path": "/dev/a"}, {"path": "/dev/a"}]}, "/dev/a is there more than once"),
     "one target twice": ({"mounts": [{"source": "/a", "target": "/c"}, {"source": "/b", "target": "/c/"}]}, "/c is there more than once"),
     "no device": ({"devices": [{"path": "nvidia0"}]}, "no path below /dev/"),
+    "a way out of /dev": ({"devices": [{"path": "/dev/../etc/passwd"}]}, "/dev/../etc/passwd is no path below /dev/, or has"),
+    "a dot in a path": ({"devices": [{"path": "/dev/./nvidia0"}]}, "has . or .. in it"),
+    "/dev itself": ({"devices": [{"path": "/dev/"}]}, "no path below /dev/"),
+    "a device in two spellings": ({"devices": [{"path": "/dev/a"}, {"path": "/dev//a"}]}, "/dev/a is there more than once"),
+    "words where text belongs": ({"extra": {"startup": {"order": 2}}}, "extra: startup is {'order': 2}.*order=2,up=30"),
+    "words in a list": ({"extra": {"env": [{"A": 1}]}}, "extra: env is "),
+    "what only a creation takes": ({"extra": {"ha-managed": True}}, "ha-managed is not a setting"),
     "a comma in a path": ({"devices": [{"path": "/dev/a,mode=0777"}]}, "comma"),
     "a comma in a name": ({"networks": [{"name": "eth0,tag=7"}]}, "comma"),
     "a storage without size": ({"mounts": [{"source": "local-lvm", "target": "/a"}]}, "no size_gib"),
