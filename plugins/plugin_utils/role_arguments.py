@@ -32,6 +32,7 @@ def typed(specification: Mapping[str, dict], values: Mapping[str, Any]) -> tuple
     for name, value in values.items():
         if specification[name].get("type") in ("str", "path") and isinstance(value, (list, Mapping)):  # which Ansible turns into text
             wrong.append(f"{name} is a {type(value).__name__}; write it as text")
-        if specification[name].get("type") == "list" and isinstance(value, str) and value.startswith("["):  # -e name=[] gives text
+        if specification[name].get("type") == "list" and isinstance(value, str):
+            # -e name=[] gives text, too. Ansible would split "a,b" here alone: the role's tasks would have its letters.
             wrong.append(f"{name} is text, not a list; say -e '{{\"{name}\": [...]}}'")
     return result.validated_parameters, [f"{message}." for message in wrong]

@@ -56,10 +56,14 @@ def _versions(options: Options) -> list[str]:
     if not VERSION.fullmatch(version):
         wrong.append(f"sglang_version: '{version}' is no version of SGLang. Set it in the inventory, such as 0.5.16.")
     if not CUDA.fullmatch(cuda):
-        meant = re.sub(r"^cu(\d\d)(\d)$", r"\1.\2", cuda)
-        example = meant if CUDA.fullmatch(meant) else "13.0"
-        wrong.append(f"sglang_cuda: '{cuda}' is no version of CUDA. Write it as \"{example}\", in quotes.")
+        meant = re.search(r"(?<!\d)([1-9]\d)\.?(\d+)", cuda, re.ASCII)  # cu128, 12.8.2
+        words = f'Write it as "{meant[1]}.{meant[2]}", in quotes.' if meant else f"This role has locks for {_locks()}."
+        wrong.append(f"sglang_cuda: '{cuda}' is no version of CUDA. {words}")
     return wrong
+
+
+def _locks() -> str:
+    return ", ".join(sorted(path.stem for path in LOCKS.glob("*-cu*.txt")))
 
 
 def _flags(options: Options, _read: Any, known: Mapping[str, Any], _found: Any) -> dict[str, Any]:
@@ -92,8 +96,7 @@ def _source(options: Options, read: Callable[[str], tuple[str, str]], known: Map
     own = options["sglang_lock"]
     ours = LOCKS / f"{version}-cu{cuda.replace('.', '')}.txt"
     if not own and not ours.is_file():
-        have = ", ".join(sorted(path.stem for path in LOCKS.glob("*-cu*.txt")))
-        what = f"sglang_version {version} for sglang_cuda {cuda}: there is no lock file for that. This role has {have}."
+        what = f"sglang_version {version} for sglang_cuda {cuda}: there is no lock file for that. This role has {_locks()}."
         raise RingmasterError(what, "Choose of those, or make one (README of role sglang) and name it in sglang_lock.")
     try:
         path, text = read(own or str(ours))

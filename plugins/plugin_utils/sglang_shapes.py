@@ -11,13 +11,19 @@ from typing import Any
 
 # Its programs stand first in a unit's command, where systemd takes no other quotes and variables.
 PATH = r"""/+[^/\x00-\x1f\x7f$%'"\\]([^\x00-\x1f\x7f$%'"\\])*"""
-UNIT = r"[A-Za-z0-9:_@-]+|[A-Za-z0-9:_@.-]+[.]service"
+# systemctl adds .service to a name with any other dot, such as sglang-k2.5; a name that ends in @ is one of many, not a service.
+OTHER_UNITS = "socket|device|mount|automount|swap|target|path|timer|slice|scope"
+UNIT = rf"(?!.*[.]({OTHER_UNITS})$)(?!.*@([.]service)?$)[A-Za-z0-9:_][A-Za-z0-9:_@.-]*"
 # {variable: (what the whole of it has to be, in words)}
 TEXTS = {
     "sglang_home": (PATH, "the absolute path of a directory other than /, without quotes, $, % and line breaks"),
     "sglang_service": (f"({UNIT})?", 'the name of a systemd service, or "" for none'),
-    "sglang_model_path": (r"[^\x00-\x1f\x7f]*", 'a path or a name without line breaks, or "" for none'),
-    "sglang_host": (r"[A-Za-z0-9.:%_-]+", "an address or a host name"),
+    # Nobody opens ~, . and $ on the host: they would be taken for a name at the hub.
+    "sglang_model_path": (
+        r"([^\s.~$\x00-\x1f\x7f-]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?)?",
+        'an absolute path or the name of a model, without ~, $ or a blank around it, or "" for none',
+    ),
+    "sglang_host": (r"[A-Za-z0-9.:%_][A-Za-z0-9.:%_-]*", "an address or a host name"),
     "sglang_user": (r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of a user"),
 }
 NUMBERS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 from ansible_collections.ringmaster.gpu.plugins.plugin_utils import sglang_request
-from role_lab import play, write_play
+from role_lab import play, values, write_play
 
 DIFF = "--- a/sglang/x.py\n+++ b/sglang/x.py\n@@ -1 +1 @@\n-a\n+b\n"
 LOCK = f"sglang==0.5.16+local \\\n    --hash=sha256:{'0' * 64}\ntorch==2.11.0 \\\n    --hash=sha256:{'1' * 64}\n"
@@ -42,6 +42,9 @@ def patches(*items):
         ({"sglang_version": "0.5.17"}, "sglang_version 0.5.17 for sglang_cuda 13.0: there is no lock file for that. This role has"),
         ({"sglang_cuda": 12.1}, "sglang_cuda is the number 12.1, which is what YAML reads 12.10 as, too."),
         ({"sglang_cuda": "cu128"}, "sglang_cuda: 'cu128' is no version of CUDA. Write it as \"12.8\", in quotes."),
+        ({"sglang_cuda": "12.8.2"}, "sglang_cuda: '12.8.2' is no version of CUDA. Write it as \"12.8\", in quotes."),
+        ({"sglang_cuda": "12"}, "sglang_cuda: '12' is no version of CUDA. This role has locks for 0.5.16-cu130, 0.5.23-cu130."),
+        ({"sglang_packages": "gcc,g++"}, "sglang_packages is text, not a list;"),
         ({"sglang_cuda": "../x"}, "sglang_cuda: '../x' is no version"),
         ({"sglang_source": "onlin"}, "sglang_source must be one of: online, bundle, got: onlin"),
         ({"sglang_port": "many"}, "'sglang_port' is of type str"),
@@ -77,17 +80,19 @@ def test_what_cannot_be(values, words):
     ("name", "wrong", "right"),
     [
         ("sglang_home", ["opt/sglang", "", "/", "//", None, "/opt/a\nb"], ["/opt/sglang/", "/opt/a b", "/opt/ä"]),
-        ("sglang_home", ["/opt/$x", "/opt/a%h", "/opt/a'b", "/$x"], []),
-        ("sglang_service", ["a/b", "a b", "a.socket", "sg\nlang"], ["", None, "sglang", "sglang@1", "a.b.service"]),
+        ("sglang_home", ["~/sglang", "$HOME/sglang", "/opt/$x", "/opt/a%h", "/opt/a'b", "/$x"], []),
+        ("sglang_service", ["a/b", "a b", "a.socket", "sg\nlang", "sglang@", "sglang@.service", "-x", ".."], []),
+        ("sglang_service", [], ["", None, "sglang", "sglang@1", "a.b.service", "sglang-kimi-k2.5", "sglang@k2.5"]),
         ("sglang_user", ["", None, "a b", "a\nExecStart=/x", 1000, ["a"]], ["sglang", "root", "a.b"]),
-        ("sglang_model_path", ["/opt/m\n", ["/a"]], ["", None, "/opt/my model", "org/name"]),
-        ("sglang_host", ["", None, "::\nX=1", "0.0.0.0 --x"], ["::1", "0.0.0.0", "fe80::1%eth0"]),
+        ("sglang_model_path", ["/opt/m\n", ["/a"], "~/m", "./m", "../m", "$HOME/m", " /m", "/m ", "-m"], []),
+        ("sglang_model_path", [], ["", None, "/opt/my model", "org/name", "m", "s3://bucket/m", "/opt/$m", "/opt/.m/~"]),
+        ("sglang_host", ["", None, "::\nX=1", "0.0.0.0 --x", "-x"], ["::1", "0.0.0.0", "fe80::1%eth0"]),
         ("sglang_port", [0, -1, 65536], [1, "8000"]),
         ("sglang_keep_environments", [-1], [0]),
         ("sglang_settle_s", [-1, "nan", "inf"], [0, 0.5]),
         ("sglang_drain_timeout_s", [-1], [0]),
         ("sglang_build_timeout_s", [0], [1]),
-        ("sglang_packages", ["gcc g++", [""], ["--allow-unauthenticated"]], [[], ["libc6:amd64", "g++"], "gcc,g++"]),
+        ("sglang_packages", ["gcc g++", [""], ["--allow-unauthenticated"], "gcc,g++", ""], [[], ["libc6:amd64", "g++"]]),
         ("sglang_index_url", ["", "pypi", "ftp://x", None, "https://a b"], ["http://127.0.0.1:8081/simple", "https://u:p@x/simple"]),
         ("sglang_version", [["0.5.16"], "0.5.１６"], ["0.5.16"]),
     ],
@@ -195,6 +200,13 @@ def test_true_as_text_is_the_text_of_a_variable_and_the_switch_of_a_flag():
     assert asked(sglang_flags='json-model-override-args={"a":1}')["problems"] == [
         "sglang_flags: --json-model-override-args: '{a:1}' is no JSON (as text, in quotes)."
     ]
+
+
+def test_a_unit_s_name_is_that_of_a_service(tmp_path):
+    names = ["sglang", "sglang.service", "sglang-k2.5", "sglang@k2.5", "sglang@0.service"]
+    found = values(sglang_request.LOCKS.parents[1], ["_sglang_unit"], tmp_path, [{"sglang_service": name} for name in names])
+    units = [one["_sglang_unit"] for one in found]
+    assert units == ["sglang.service", "sglang.service", "sglang-k2.5.service", "sglang@k2.5.service", "sglang@0.service"]
 
 
 def test_a_secret_among_the_flags_is_not_shown(tmp_path, monkeypatch):
