@@ -15,7 +15,10 @@ import re
 
 from .errors import RingmasterError
 
-_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)", re.M)
+# Options that say where packages are, which pip and uv read from a lock as they stand.
+SOURCES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host")
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\*=,]+)(?![^\s;\\])", re.M)
+_OTHER = re.compile(rf"\s*(#|$)|({'|'.join((*SOURCES, '--only-binary'))})[\s=]|--no-index$")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _COMPARISON = re.compile(r"\s*(>=|<=|==|<|>|!=)\s*(\d+(?:\.\d+)*)\s*")
 _UV_WHEEL = r"uv-{version}-py3-none-manylinux[a-z0-9_.]*_{machine}\.whl"
@@ -34,13 +37,16 @@ def parse(text):
     versions = {}
     for name, version in _PIN.findall(text):
         versions.setdefault(normal(name), []).append(version)
-    loose = [line for line in text.splitlines() if line[:1].isalnum() and not _PIN.match(line)]
+    lines = re.sub(r"\\\r?\n", " ", text).splitlines()  # as pip and uv join them
+    loose = [line for line in lines if not (_PIN.match(line) or _OTHER.match(line))]
     if loose or not versions:
-        found = f"has the line {loose[0]!r}" if loose else "names no package"
-        raise RingmasterError(f"The lock file {found}.", "Every package needs a version: `uv pip compile --universal --generate-hashes`.")
+        found = f"has the line {loose[0][:80]!r}" if loose else "names no package"
+        remedy = "Each package is a line NAME==VERSION with its checksums: `uv pip compile --universal --generate-hashes`."
+        raise RingmasterError(f"The lock file {found}.", remedy)
     if missing := [name for name, hashes in _hashes(text).items() if not hashes]:
         raise RingmasterError(f"The lock file has no checksum for {missing[0]}.", "Write it with `uv pip compile --generate-hashes`.")
     python, disk = re.search(r"^# python: *(.+)$", text, re.M), re.search(r"^# disk: *(\d+) MiB", text, re.M)
+    allows(python[1] if python else "", "3")  # refuses what it cannot read
     return {
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "versions": versions,
@@ -66,17 +72,16 @@ def environment_name(label, sha256):
 
 def allows(python_range, version):
     """Whether an interpreter's VERSION, such as "3.11.2", is in PYTHON_RANGE, such as ">=3.10, <3.14". An empty range allows all."""
-    have = _numbers(version)
+    have, verdicts = _numbers(version), []
     for part in filter(str.strip, python_range.split(",")):
         match = _COMPARISON.fullmatch(part)
         if not match:
             raise RingmasterError(f"The lock file's line `# python: {python_range}` is not understood.", "Write it as >=3.10, <3.14.")
         sign, wanted = match[1], _numbers(match[2])
         here = have[: max(len(wanted), 2)] if sign in ("==", "!=", "<=", ">") else have
-        verdict = {">=": here >= wanted, "<=": here <= wanted, "==": here == wanted, "!=": here != wanted, "<": here < wanted}
-        if not verdict.get(sign, here > wanted):
-            return False
-    return True
+        signs = {">=": here >= wanted, "<=": here <= wanted, "==": here == wanted, "!=": here != wanted, "<": here < wanted}
+        verdicts.append(signs.get(sign, here > wanted))
+    return all(verdicts)
 
 
 def _numbers(version):

@@ -10,6 +10,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from ansible_collections.ringmaster.gpu.plugins.module_utils.environments_lock import SOURCES
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 try:
@@ -19,8 +20,6 @@ except ImportError:  # it comes with ansible-core; ansible-test's own environmen
 
 _HASH = re.compile(r"\s--hash[= ]sha256:([0-9a-f]{64})(?=\s|$)")
 _OTHER_HASH = re.compile(r"\s--hash[= ]\S+")
-# Where to look for packages: handed to pip as they stand
-_SOURCES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +61,8 @@ def parse(text: str, where: str) -> tuple[list[Pin], list[str]]:
     pins, options = [], []
     for line in _lines(text):
         if line.startswith("-"):
-            if line.split("=")[0].split()[0] not in _SOURCES:
-                raise RingmasterError(f"{where}: `{line}` has no place in a lock.", f"Known are {', '.join(_SOURCES)}.")
+            if line.split("=")[0].split()[0] not in SOURCES:
+                raise RingmasterError(f"{where}: `{line}` has no place in a lock.", f"Known are {', '.join(SOURCES)}.")
             options += line.split(None, 1)
         else:
             pins.append(_pin(line, where))
@@ -97,7 +96,10 @@ def of_target(pins: list[Pin], environment: dict[str, str], where: str) -> list[
     """Those whose marker holds in ENVIRONMENT, by name."""
     chosen: dict[str, Pin] = {}
     for pin in pins:
-        if (not pin.marker or markers.Marker(pin.marker).evaluate(environment)) and chosen.setdefault(pin.name, pin) != pin:
+        if pin.marker and not markers.Marker(pin.marker).evaluate(environment):
+            continue
+        bare = dataclasses.replace(pin, marker="")  # two markers of one version may both hold
+        if chosen.setdefault(pin.name, bare) != bare:
             both = f"{chosen[pin.name].version} and {pin.version}"
             raise RingmasterError(f"{where}: {pin.name} is there as {both} for one target.", "Make the lock again.")
     return [chosen[name] for name in sorted(chosen)]

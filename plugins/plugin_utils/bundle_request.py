@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.ringmaster.gpu.plugins.module_utils import environments_lock
 from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 from . import bundle_lock, bundle_names
@@ -103,8 +104,13 @@ def _wheels(given: Mapping[str, Any]) -> dict[str, Any] | None:
         raise RingmasterError(f"sglang_cuda is '{given['sglang_cuda']}'.", 'Give it in quotes, such as "13.0".')
     lock = Path(given["lock"])
     text = _text("sglang_lock", lock)
+    pins, _options = bundle_lock.parse(text, lock.name)
+    try:
+        environments_lock.parse(text)  # as role sglang will on the host, which refuses some of what pip takes
+    except RingmasterError as error:
+        raise RingmasterError(f"sglang_lock: {lock.name}: {error.what}", error.remedy) from error
     return {
-        "version": _sglang_version(given["sglang_version"], bundle_lock.parse(text, lock.name)[0], lock.name),
+        "version": _sglang_version(given["sglang_version"], pins, lock.name),
         "cuda": given["sglang_cuda"],
         "lock": f"locks/{lock.name}",
         "text": text,
@@ -198,6 +204,10 @@ def pins(request: Request) -> tuple[list[bundle_lock.Pin], list[str]]:
         return [], []
     environment = request.target.marker_environment
     found, options = bundle_lock.parse(request.wheels["text"], request.wheels["lock"])
+    python, allowed = request.target.python, environments_lock.parse(request.wheels["text"])["python"]
+    if not any(environments_lock.allows(allowed, f"{python}.{patch}") for patch in (0, 99)):  # which patch level is not known
+        what = f"bundle_python is {python}, and {request.wheels['lock']} is for {allowed}."
+        raise RingmasterError(what, "Set bundle_python to another Python of the host.")
     chosen = bundle_lock.of_target(found, environment, request.wheels["lock"])
     if not chosen:
         raise RingmasterError(

@@ -80,6 +80,8 @@ def test_one_package_by_target():
     both, _options = bundle_lock.parse(f"a==1 {WITH}\na==2 {WITH}", "lock")
     with pytest.raises(RingmasterError, match="a is there as 1 and 2"):
         bundle_lock.of_target(both, Target("x86_64", "3.12").marker_environment, "lock")
+    twice, _options = bundle_lock.parse(f"a==1 ; python_version > '3.9' {WITH}\na==1 ; sys_platform == 'linux' {WITH}", "lock")
+    assert [pin.version for pin in bundle_lock.of_target(twice, Target("x86_64", "3.12").marker_environment, "lock")] == ["1"]
 
 
 @pytest.mark.parametrize("tags", ["py3-none-any", "py2.py3-none-any", "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64",

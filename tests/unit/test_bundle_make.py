@@ -295,6 +295,30 @@ def test_the_version_is_the_locks_when_none_is_given(place):
     assert place.make(sglang_version="")["manifest"]["sglang"]["version"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a @ https://example.net/a-1-py3-none-any.whl --hash=sha256:", "has the line 'a @ https"),
+        ("a == 1 --hash=sha256:", "has the line 'a == 1"),
+        ("a==1 --hash sha256:", "has no checksum for a 1"),
+    ],
+)
+def test_what_the_role_would_refuse_on_the_host_is_refused_before_anything_is_fetched(place, line, said):
+    place.lock.write_text(f"{place.lock.read_text()}{line}{'0' * 64}\n")
+    with pytest.raises(RingmasterError, match=f"sglang_lock: 1-cu130.txt: The lock file {said}"):
+        place.make(check_mode=True)
+
+
+@pytest.mark.parametrize(("python", "allowed"), [("3.9", False), ("3.10", True), ("3.12", True), ("3.13", False)])
+def test_the_python_is_one_that_the_lock_is_for(place, python, allowed):
+    place.lock.write_text(f"# python: >=3.10.2, <3.13\n{place.lock.read_text()}")
+    if allowed:
+        assert place.make(check_mode=True, python=python)["changed"]
+    else:
+        with pytest.raises(RingmasterError, match=f"bundle_python is {python}, and locks/1-cu130.txt is for >=3.10.2, <3.13. Set"):
+            place.make(check_mode=True, python=python)
+
+
 @pytest.mark.parametrize(("distribution", "python"), [("", "3.12"), ("debian12", "3.11"), ("ubuntu2404", "3.12")])
 def test_the_python_is_the_distributions_own(place, distribution, python):
     assert bundle_request.read(place.given(python="", distribution=distribution)).target.python == python

@@ -52,11 +52,27 @@ def test_a_lock_is_read():
         (pin("torch==2.11.0") + "sglang\n", "'sglang'"),
         ("sglang==0.5.16\n" + pin("torch==2.11.0"), "no checksum for sglang 0.5.16"),
         (pin("torch==2.11.0") + "sglang==0.5.16\n", "no checksum for sglang 0.5.16"),
+        (pin("torch==2.11.0") + "-e ./sglang\n", "has the line '-e ./sglang'. Each package is a line NAME==VERSION with its checksums"),
+        (pin("torch==2.11.0") + "-r more.txt\n", "'-r more.txt'"),
+        (pin("torch==2.11.0") + "-c more.txt\n", "'-c more.txt'"),
+        (pin("torch==2.11.0") + pin("./a-1-py3-none-any.whl"), "'./a-1-py3-none-any.whl"),
+        (pin("torch==2.11.0") + pin("  sglang==0.5.16"), "'  sglang==0.5.16"),
+        (pin("torch==2.11.0") + pin("sglang == 0.5.16"), "'sglang == 0.5.16"),
+        (pin("sglang==0.5.*"), "'sglang==0.5.*"),
+        (pin("sglang===0.5"), "'sglang===0.5"),
+        (pin("sglang==0.5,<1"), "'sglang==0.5,<1"),
+        ("# python: ~=3.12\n" + pin("torch==2.11.0"), "`# python: ~=3.12` is not understood"),
+        ("# python: >3.12, 3.14\n" + pin("torch==2.11.0"), "`# python: >3.12, 3.14` is not understood"),
     ],
 )
 def test_what_is_no_lock_is_refused(text, words):
     with pytest.raises(RingmasterError, match=re.escape(words)):
         locks.parse(text)
+
+
+def test_a_lock_may_say_where_packages_are():
+    options = "--index-url https://x/simple\n--extra-index-url=https://y\n-f wheels\n--no-index\n--trusted-host x\n--only-binary :all:\n"
+    assert locks.parse(options + pin("torch[a,b]==1!2.11.0+cu130;os_name=='posix'"))["versions"] == {"torch": ["1!2.11.0+cu130"]}
 
 
 @pytest.mark.parametrize(
