@@ -4,7 +4,7 @@
 """Which container and which systemd unit a process is in, by the text of its /proc/PID/cgroup, and which containers this machine has.
 
 The container is the outermost one, as this machine sees it: Docker inside container 101 is 101, and so is whatever 101 calls its own
-cgroups. Control group versions 1, 2 and both side by side; Proxmox (/lxc/101/ns/...), LXC (lxc.payload.NAME), Docker, Podman, CRI.
+cgroups. Control group versions 1, 2 and both side by side; Proxmox (/lxc/101/ns/...), LXC (lxc.payload.NAME), Docker, Podman, CRI, containerd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _CONTAINER = re.compile(
     r"(?:lxc/|lxc\.payload[./])(?P<lxc>[^/]+)(?:/ns(?=/|$))?"
     r"|docker[-/](?P<docker>[0-9a-f]{12})[^/]*"
     r"|libpod[-/](?P<podman>[0-9a-f]{12})[^/]*"
-    r"|(?:cri-containerd|crio)[-/](?P<cri>[0-9a-f]{12})[^/]*"
+    # containerd by itself: the scope of nerdctl, or NAMESPACE/ID; below libpod_parent it is a pod, which its containers are in
+    r"|(?:(?:cri-containerd|crio|nerdctl)[-/]|(?!libpod_)[^/]+/(?=[0-9a-f]{64}(?:/|$)))(?P<cri>[0-9a-f]{12})[^/]*"
     r"|kubepods.*?(?P<kubernetes>[0-9a-f]{12})[^/]*"
     r"|systemd-nspawn@(?P<nspawn>[^/]+)\.service"
     r"|machine-(?P<machine>[^/]+)\.scope"

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pve_lab import reroute
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "inventory" / "proxmox"
@@ -35,6 +36,7 @@ GUESTS = {
     "gpu-c": guest(103, "pve2", "stopped", tags="inference", net0=net("10.0.0.13/24"), dev0="/dev/nvidia1"),
     "nameless": guest(104, "pve1", tags="inference", net0=net("dhcp")),
     "database": guest(105, "pve1", net0=net("10.0.0.15/24")),
+    "docker": guest(106, "pve2", tags="inference", net0=net("dhcp")),
 }
 
 
@@ -51,6 +53,14 @@ def collections():
 @pytest.fixture
 def cluster(fakepve):
     """The API with GUESTS and a virtual machine; the token may look and nothing else."""
+    interfaces = fakepve._lxc_interfaces
+
+    async def leased(user, values):
+        """As DHCP and Docker leave them in 106."""
+        rows = [{"name": name, "hwaddr": "", "inet": inet} for name, inet in (("docker0", "172.17.0.1/16"), ("eth0", "10.0.0.16/24"))]
+        return rows if values["vmid"] == 106 else await interfaces(user, values)
+
+    reroute(fakepve, "GET", "/lxc/{vmid}/interfaces", leased)
     fakepve.nodes = {"pve1": {"online": True}, "pve2": {"online": True}}
     for name, given in GUESTS.items():
         fakepve.add_ct(name=name, **given)
@@ -95,7 +105,7 @@ def members(listed, group):
 
 def test_groups(listed):
     """Running containers with the tag; no virtual machine, nothing stopped, nothing without the tag."""
-    assert members(listed, "inference") == ["gpu-a", "gpu-b", "nameless"]
+    assert members(listed, "inference") == ["docker", "gpu-a", "gpu-b", "nameless"]
     assert members(listed, "inference_stopped") == ["gpu-c"]
     assert members(listed, "proxmox_nodes") == ["pve1", "pve2"]
 
@@ -106,6 +116,7 @@ def test_groups(listed):
         ("gpu-a", "pve1", 101, ["/dev/nvidia2", "/dev/nvidia10"], "10.0.0.11"),
         ("gpu-b", "pve2", 102, ["/dev/nvidia0"], "10.0.1.12"),
         ("nameless", "pve1", 104, [], None),
+        ("docker", "pve2", 106, [], "10.0.0.16"),
     ],
 )
 def test_an_inference_host_knows_node_vmid_gpus_and_address(listed, name, node, vmid, gpus, address):
@@ -137,15 +148,28 @@ def test_a_task_finds_its_node(ansible, tmp_path):
     done = ansible("ansible-playbook", str(tmp_path / "play.yml"), *local)
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.findall(r"^ok: \[(\S+) -> (\w+)", done.stdout, re.MULTILINE)
-    assert sorted(found) == [("gpu-a", "pve1"), ("gpu-b", "pve2"), ("nameless", "pve1")]
+    assert sorted(found) == [("docker", "pve2"), ("gpu-a", "pve1"), ("gpu-b", "pve2"), ("nameless", "pve1")]
+
+
+@pytest.mark.parametrize("host", ["{}:{}", "https://{}:{}/"])
+def test_the_host_may_bring_its_port(ansible, cluster, host):
+    done = ansible("ansible-inventory", "--list", PROXMOX_HOST=host.format(cluster.host, cluster.port), PROXMOX_PORT="1")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"PROXMOX_TOKEN_SECRET": "wrong"}, {"REQUESTS_CA_BUNDLE": ""}, {"PROXMOX_PORT": "1"}],
-    ids=["secret", "certificate", "port"],
+    ("changes", "said"),
+    [
+        ({"PROXMOX_TOKEN_SECRET": "wrong"}, ""),
+        ({"REQUESTS_CA_BUNDLE": ""}, ""),
+        ({"PROXMOX_PORT": "1"}, "port=1"),
+        ({"PROXMOX_HOST": "::1", "PROXMOX_PORT": "1"}, "host='::1', port=1"),
+        ({"PROXMOX_HOST": "[::1]:1"}, "host='::1', port=1"),
+    ],
+    ids=["secret", "certificate", "port", "address", "both"],
 )
-def test_an_api_that_cannot_be_asked_is_an_error(ansible, changes):
+def test_an_api_that_cannot_be_asked_is_an_error(ansible, changes, said):
     done = ansible("ansible-inventory", "--list", **changes)
     assert done.returncode != 0
     assert "inference.proxmox.yml" in done.stderr
+    assert said in " ".join(done.stderr.split())

@@ -30,6 +30,11 @@ HOSTS = {
     "negative": ({"proxmox_container_shm_gib": -4}, "proxmox_container_shm_gib is -4"),
     "begun": ({"proxmox_vmid": 250}, "Container 250 on node pve1 is locked: create"),
     "stranger": ({"proxmox_vmid": 251}, "container 251 of pve1 is called database, not stranger"),
+    "grown": ({"proxmox_vmid": 252}, " rootfs: tank:vm-252-disk-0,size=64G"),  # what a new one would get is no matter
+    "double": ({"proxmox_vmid": "0260"}, "double: twin has proxmox_vmid 0260 on pve1, too"),
+    "twin": ({"proxmox_vmid": 260, "proxmox_node": "pve1.example.net"}, "twin: double has proxmox_vmid 260 on pve1.example.net, too"),
+    "here": ({"proxmox_vmid": 270, "proxmox_node": "pve3.a.example"}, "proxmox_container_node is 'pve3.a.example', which is no host"),
+    "there": ({"proxmox_vmid": 270, "proxmox_node": "pve3.b.example"}, "proxmox_container_node is 'pve3.b.example', which is no host"),
     "twofold": (
         {"proxmox_api_token_id": "root@pam!a", "proxmox_api_token_secret": "b"},
         "Both proxmox_api_password and proxmox_api_token_id are given",
@@ -54,6 +59,7 @@ def ran(tmp_path_factory):
     with served(lab) as pve:
         pve.add_ct(250, defaults=False, lock="create")
         pve.add_ct(251, name="database")
+        pve.add_ct(252, name="grown", config={"rootfs": "tank:vm-252-disk-0,size=64G", "unprivileged": 0})
         said = run(folder, inventory(folder, login(pve, lab.ca)))
         wrote = writes(pve)
     lab.close()
@@ -103,7 +109,7 @@ def test_said(ran, host):
     said, _wrote = ran
     assert HOSTS[host][1] in said, said[-3000:]
     right = re.search(rf" {host} : ok=\d+ changed=(\d+) unreachable=0 failed=(\d+)", said).groups()
-    assert right == (("1", "0") if host in ("right", "unquoted") else ("0", "1"))
+    assert right == (("1", "0") if host in ("right", "unquoted", "grown") else ("0", "1"))
 
 
 def test_nothing_is_written(ran):
