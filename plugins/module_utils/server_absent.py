@@ -32,7 +32,7 @@ def of_unit(name, properties, text, context):
         evidence["cause"] = log_cause.cause(log.reader, exit_code=None)
     flags = {}
     with contextlib.suppress(RingmasterError, ValueError):  # a command of another kind
-        server = server_command.parse(units.command(name, properties))
+        server = server_command.parse(units.command(name, properties, must_be_whole=False))
         flags, evidence["port"] = server["flags"], server["listen"]["port"]
     more = {"log": server_result.shown_log(log), "flags": redaction.redact(flags), "model": flags.get("model-path")}
     return server_result.without(server_result.told(evidence, judged, more), server_result.secrets(flags))

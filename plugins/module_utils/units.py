@@ -5,24 +5,27 @@
 
 from __future__ import annotations
 
+import glob
 import os
-import shlex
 import shutil
 import subprocess
 
 from . import files, procfs
 from .errors import RingmasterError
+from .units_parse import environment_file, exec_start, unresolved, words
 
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "MainPID", "User", "Group", "WorkingDirectory", "Environment",
-    "EnvironmentFiles", "FragmentPath", "UnitFileState", "Type", "NRestarts", "Result", "InvocationID", "StandardOutput", "StandardError",
-    "ExecMainStartTimestampMonotonic",
+    "EnvironmentFiles", "FragmentPath", "DropInPaths", "UnitFileState", "Type", "NRestarts", "Result", "InvocationID", "StandardOutput",
+    "StandardError", "ExecMainStartTimestampMonotonic",
 )  # fmt: skip
 # What systemd itself puts into a service's environment; no part of a configuration.
 SYSTEMD_ENVIRONMENT = frozenset(
     ("INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "LISTEN_PID",
      "LISTEN_FDS", "NOTIFY_SOCKET", "MAINPID", "WATCHDOG_PID", "WATCHDOG_USEC")
 )  # fmt: skip
+# What systemctl takes for a kind of unit; any other name, also one with a dot, it takes for that of a service.
+_KINDS = (".service", ".socket", ".target", ".device", ".mount", ".automount", ".swap", ".path", ".timer", ".slice", ".scope")
 
 
 def available():
@@ -36,15 +39,16 @@ def going_down():
 
 
 def unit_name(name):
-    return name if "." in name else f"{name}.service"
+    return name if name.endswith(_KINDS) else f"{name}.service"
 
 
 def systemctl(*arguments, timeout_s=120, check=True):
     """Run systemctl; its standard output. Raises RingmasterError with what systemctl said."""
     try:
         done = subprocess.run(
-            ["systemctl", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
+            ["systemctl", *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise RingmasterError(f"systemctl {' '.join(arguments)} did not end within {timeout_s:.0f} s.") from error
     if check and done.returncode != 0:
@@ -53,11 +57,14 @@ def systemctl(*arguments, timeout_s=120, check=True):
 
 
 def show(unit):
-    """Properties of UNIT, {name: value}, or None where there is no such unit or no systemd."""
+    """Properties of UNIT, {name: value}, or None where there is no such unit or no systemd. One told several times has a line for each."""
     if not unit or not available():
         return None
-    lines = systemctl("show", unit_name(unit), f"--property={','.join(_PROPERTIES)}", check=False).splitlines()
-    properties = dict(line.split("=", 1) for line in lines if "=" in line)
+    properties = {}
+    for line in systemctl("show", unit_name(unit), f"--property={','.join(_PROPERTIES)}", check=False).split("\n"):
+        name, sign, value = line.partition("=")
+        if sign:
+            properties[name] = f"{properties[name]}\n{value}" if name in properties else value
     return properties if properties.get("LoadState") == "loaded" else None
 
 
@@ -76,30 +83,22 @@ def main_pid(properties):
     return int((properties or {}).get("MainPID") or 0)
 
 
-def command(unit, properties):
+def command(unit, properties, must_be_whole=True):
     """The argument list that UNIT runs: of its live main process, else of the last ExecStart line of its files.
 
     A launcher never shows in a live process, only what it became. The unit's next start goes through it again, so it is what counts.
+    Raises RingmasterError for a line that only systemd can complete, unless MUST_BE_WHOLE is false.
     """
     pid = main_pid(properties)
     live = procfs.command_line(pid) if pid and procfs.read(pid) else None
-    written = exec_start(systemctl("cat", unit_name(unit), check=not live))
+    text = systemctl("cat", unit_name(unit), check=not live)
+    written = exec_start(text)
     if live and written and is_launcher(written[0]) and os.path.basename(live[0]).startswith("python"):
         return [written[0], *live[1:]]
+    if not live and must_be_whole and (signs := unresolved(text)):
+        what = f"{unit_name(unit)} does not run, and its ExecStart has {', '.join(signs)}, which only systemd can replace."
+        raise RingmasterError(what, "Start the unit, so that its command can be seen, or write into ExecStart what that stands for.")
     return live or written
-
-
-def exec_start(text):
-    """The argument list of the last ExecStart line in the TEXT of a unit's files; empty where its quotes do not close."""
-    found = []
-    for line in text.replace("\\\n", " ").splitlines():
-        if line.startswith("ExecStart="):
-            value = line[len("ExecStart=") :].strip()
-            try:
-                found = shlex.split(value.lstrip("@-:+!"))
-            except ValueError:
-                found = []
-    return [part.replace("%%", "%").replace("$$", "$") for part in found]
 
 
 def is_launcher(program):
@@ -116,20 +115,24 @@ def environment(properties):
     pid = main_pid(properties)
     live = procfs.environment(pid) if pid else None
     if live is None:
-        live = dict(item.split("=", 1) for item in shlex.split(properties.get("Environment", "")) if "=" in item)
-        for entry in properties.get("EnvironmentFiles", "").split("\n"):
-            live.update(_environment_file(entry.split(" (")[0]))
+        live = dict(item.split("=", 1) for item in words(properties.get("Environment", "")) or [] if "=" in item)
+        for path in environment_files(properties):
+            live.update(_environment_file(path))
     return {name: value for name, value in live.items() if name not in SYSTEMD_ENVIRONMENT}
+
+
+def environment_files(properties):
+    """Paths of the files that a unit with these PROPERTIES (of `show`) reads its environment from, as far as they exist."""
+    patterns = [entry.rpartition(" (ignore_errors=")[0] or entry for entry in properties.get("EnvironmentFiles", "").split("\n")]
+    return [path for pattern in patterns for path in sorted(glob.glob(pattern))]
 
 
 def _environment_file(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:  # a line may end in either way, and not every one does
+            return environment_file(file.read())
     except OSError:
         return {}
-    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith(("#", ";"))]
-    return {name.strip(): " ".join(shlex.split(value)) for name, _sign, value in pairs}
 
 
 # --- holding: a start is refused while a plan runs ------------------------------------------------------------

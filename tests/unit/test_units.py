@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 
 import pytest
 from ansible_collections.ringmaster.gpu.plugins.module_utils import units
+from ansible_collections.ringmaster.gpu.plugins.module_utils.errors import RingmasterError
 
 WORDS = [
     "/opt/sg lang/bin/python", "-m", "sglang.launch_server", "--json-model-override-args", '{"a": "b\'s", "c": [1, 2]}', "--chat-template",
@@ -57,16 +59,38 @@ def test_systemd_itself_takes_the_drop_in(tmp_path):
     assert "50-ringmaster" in done.stderr
 
 
-def test_an_environment_file(tmp_path):
-    path = tmp_path / "env"
-    path.write_text("# comment\n; another\nA=1\nB=\"two words\"\nC='x y'\n  D=4  \nnot a pair\n")
-    assert units._environment_file(str(path)) == {"A": "1", "B": "two words", "C": "x y", "D": "4"}
-    assert units._environment_file(str(tmp_path / "none")) == {}
+def test_the_environment_of_a_stopped_unit(tmp_path, monkeypatch):
+    for name, text in {
+        "a.env": "A=a\nB=a\n",
+        "c1.env": "B=c\nINVOCATION_ID=1\n",
+        "c2.env": "C=caf\u00e9\n",
+        "d (1).env": "D=it's\n",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="latin-1")
+    lines = ["LoadState=loaded", "MainPID=0", 'Environment="A={\\"a\\": 1}" "E=\\$HOME x" F=g', "Id=a=b"]
+    lines += [f"EnvironmentFiles={tmp_path}/{name} (ignore_errors=no)" for name in ("a.env", "none.env", "c*.env", "d (1).env")]
+    monkeypatch.setattr(units, "available", lambda: True)
+    monkeypatch.setattr(units, "systemctl", lambda *words, **more: "\n".join(lines) + "\n")
+    found = units.environment(units.show("a"))
+    assert found == {"A": "a", "B": "c", "C": "caf\ufffd", "D": "it's", "E": "$HOME x", "F": "g"}
+    del lines[4]
+    assert units.environment(units.show("a"))["A"] == '{"a": 1}'
 
 
-@pytest.mark.parametrize(("name", "full"), [("sglang", "sglang.service"), ("a.service", "a.service"), ("sglang@1", "sglang@1.service")])
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("sglang", "sglang.service"),
+        ("a.service", "a.service"),
+        ("sglang@1", "sglang@1.service"),
+        ("sglang-kimi-k2.5", "sglang-kimi-k2.5.service"),  # as systemctl takes it
+        ("sglang@k2.5.service", "sglang@k2.5.service"),
+        ("sglang.socket", "sglang.socket"),
+    ],
+)
 def test_unit_name(name, full):
     assert units.unit_name(name) == full
+    assert {units.drop_in_path(name).split("/")[4], units._hold_path(name).split("/")[4]} == {f"{full}.d"}
 
 
 SERVER = ["-m", "sglang.launch_server", "--model-path", "/m"]
@@ -87,12 +111,34 @@ def test_a_launcher_is_what_a_unit_runs(tmp_path, monkeypatch, program, written,
     launcher = "/usr/bin/python3"
     if program:
         launcher = str(tmp_path / program)
-        (tmp_path / program).write_text("#!/bin/sh\nexec /env/bin/python \"$@\"\n")
+        (tmp_path / program).write_text('#!/bin/sh\nexec /env/bin/python "$@"\n')
     monkeypatch.setattr(units, "systemctl", lambda *words, **more: f"[Service]\nExecStart={units.command_line([launcher, *written])}\n")
     monkeypatch.setattr(units.procfs, "read", lambda pid: live and object())
     monkeypatch.setattr(units.procfs, "command_line", lambda pid: live)
     command = units.command("sglang", {"MainPID": "7" if live else "0"})
     assert command == ([launcher, *(live or ["", *written])[1:]] if found == "launcher" else live)
+
+
+@pytest.mark.parametrize("open_", ["%i", "${MODEL}", "$MODEL"])
+def test_a_command_that_only_systemd_can_complete_is_seen_while_it_runs(monkeypatch, open_):
+    written = f"[Service]\nExecStart=/usr/bin/python3 {' '.join(SERVER[:-1])} {open_}\n"
+    monkeypatch.setattr(units, "systemctl", lambda *words, **more: written)
+    monkeypatch.setattr(units.procfs, "read", lambda pid: object())
+    monkeypatch.setattr(units.procfs, "command_line", lambda pid: ["/usr/bin/python3", *SERVER])
+    assert units.command("sglang", {"MainPID": "7"}) == ["/usr/bin/python3", *SERVER]
+    with pytest.raises(RingmasterError) as raised:
+        units.command("sglang", {"MainPID": "0"})
+    assert f"sglang.service does not run, and its ExecStart has {open_}, which" in raised.value.what
+    assert "Start the unit" in raised.value.remedy
+    assert units.command("sglang", {"MainPID": "0"}, must_be_whole=False)[-1] == open_
+
+
+def test_what_systemctl_says_need_not_be_text(tmp_path, monkeypatch):
+    program = tmp_path / "systemctl"
+    program.write_text("#!/bin/sh\nprintf 'caf\\351\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert units.systemctl("cat", "a.service") == "caf\ufffd\n"
 
 
 def test_a_unit_whose_quotes_do_not_close_runs_nothing():
