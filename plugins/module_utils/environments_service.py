@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from . import environments, files, procfs, server_command, units
 from .errors import RingmasterError
@@ -32,7 +33,10 @@ def look(unit, home, current=None):
     found["foreign"] = properties["FragmentPath"] if text is not None and MARK not in text else None
     if active:
         found["environment"] = environment_of(procfs.command_line(pid) or [], home)
-        found["restart_due"] = [*_other_environment(found["environment"], current or environments.linked(home)), *_changed_files(unit)]
+        found["restart_due"] = [
+            *_other_environment(found["environment"], current or environments.linked(home)),
+            *_changed_files(properties),
+        ]
     return found
 
 
@@ -46,23 +50,18 @@ def _other_environment(running, current):
     return [f"it runs {running}, and {current} is in force"] if running and current and running != current else []
 
 
-def _changed_files(unit):
-    """Files of UNIT that were written after it was started, to the second."""
-    asked = "--property=ExecMainStartTimestamp,FragmentPath,DropInPaths,EnvironmentFiles"
-    lines = units.systemctl("show", units.unit_name(unit), "--timestamp=unix", asked, check=False).splitlines()
-    values = {}
-    for line in lines:
-        name, _sign, value = line.partition("=")
-        values.setdefault(name, []).append(value)
-    started = "".join(values.get("ExecMainStartTimestamp", [])).lstrip("@")
-    if not started.isdecimal():
-        return []
-    paths = [*values.get("FragmentPath", []), *" ".join(values.get("DropInPaths", [])).split()]
-    paths += [value.split(" (")[0] for value in values.get("EnvironmentFiles", [])]
+def _changed_files(properties):
+    """Files of a unit with these PROPERTIES (of `units.show`) that were written after it was started.
+
+    A start that systemd does not tell yet is one of this moment. Clocks get set, so a second more or less is no change.
+    """
+    started_us = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
+    booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    paths = [properties["FragmentPath"], *properties.get("DropInPaths", "").split(), *units.environment_files(properties)]
     changed = []
-    for path in filter(None, paths):
+    for path in filter(None, paths if started_us else []):
         with contextlib.suppress(OSError):
-            if int(os.stat(path).st_mtime) > int(started):
+            if os.stat(path).st_mtime > booted + started_us / 1e6 + 1:
                 changed.append(path)
     return [f"{', '.join(changed)} changed since it was started"] if changed else []
 
