@@ -209,6 +209,28 @@ def test_a_unit_s_name_is_that_of_a_service(tmp_path):
     assert units == ["sglang.service", "sglang.service", "sglang-k2.5.service", "sglang@k2.5.service", "sglang@0.service"]
 
 
+@pytest.mark.parametrize(
+    ("files", "given", "said"),
+    [
+        (["config.json"], "", None),
+        (["params.json"], "", None),
+        (["a b.gguf"], "a b.gguf", None),
+        (["tokenizer.json"], "", "/config.json or MODEL/params.json is not there, or user sglang"),
+        (["config.json"], "none.gguf", "/none.gguf is not there"),
+    ],
+)
+def test_models_in_the_forms_that_sglang_reads(tmp_path, files, given, said):
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in files:
+        (model / name).write_text("{}")
+    looked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "model"}}
+    path = str(model / given).rstrip("/")
+    variables = {"sglang_model_path": path, "_sglang_user_there": False, "ansible_become": False}
+    output = play(write_play(tmp_path, [looked]), tmp_path, variables, rc=2 if said else 0)
+    assert (said or "").replace("MODEL", path) in " ".join(output.split())
+
+
 def test_a_secret_among_the_flags_is_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("ANSIBLE_VERBOSITY", "3")
     asked = {"ansible.builtin.include_role": {"name": "ringmaster.gpu.sglang", "tasks_from": "request"}}
