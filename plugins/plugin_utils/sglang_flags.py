@@ -119,7 +119,7 @@ def _problem(name: str, value: Any, version: str, table: Mapping[str, dict]) -> 
     if takes in ("one", "many") and (value is True or value == []):
         return f"--{name} needs a value."
     if takes in ("one", "maybe") and isinstance(value, list):
-        return f"--{name} takes one value, and {len(value)} were given."
+        return f"--{name} takes one value, and a list was given; write that value alone."
     several = isinstance(value, list) and len(value) > 1
     for one in value if isinstance(value, list) else [value]:
         if one is not True and not one.isprintable():

@@ -62,7 +62,7 @@ def test_names_of_yesterday(given, flags, told, version):
         ({"zzz": True}, "has no --zzz."),
         ({"disable-custom-all-reduce": "yes"}, "--disable-custom-all-reduce takes no value, and 'yes' was given"),
         ({"tp-size": True}, "--tp-size needs a value"),
-        ({"tp-size": [1, 2]}, "takes one value, and 2 were given"),
+        ({"tp-size": [1, 2]}, "takes one value, and a list was given; write that value alone."),
         ({"attention-backend": "tritn"}, "'tritn' is none of its values; did you mean triton?"),
         ({"attention-backend": "zzz"}, "there are aiter, ascend, compressed, cutedsl_mla, dsa, dsv4, fa3, fa4 and 17 more."),
         ({"attention-backend": "fa"}, "did you mean fa3 or fa4?"),
