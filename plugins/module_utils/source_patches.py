@@ -227,7 +227,7 @@ def _refuse_misplaced(tree, item, root, path):
             if at:
                 beside = "/".join(folders[:at])
                 raise RingmasterError(
-                    f"Patch {item['name']}: {path} is a path of its repository. Here packages do not lie in {beside}/: {folder}/ is in {root}.",
+                    f"Patch {item['name']}: {path} is a path of its repository; {folder}/ is in {root} itself.",
                     f"Nothing was changed. Make the diff with `git diff --relative={beside}`.",
                 )
             return

@@ -119,11 +119,11 @@ def test_the_state_afterwards_and_what_speaks_against_it():
          "NO_PUBKEY BED6\nE: The repository 'http://r/x InRelease' is not signed.", "Another key signs it"),
         ("W: GPG error: http://r/x InRelease: The following signatures were invalid: EXPKEYSIG 797E61EBB537DFD3 Old <nobody@example.net>\n"
          "E: The repository 'http://r/x InRelease' is not signed.", "no longer good: give the one that signs it now"),
-        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message "
-         "is: Missing key EB69, which is needed to verify signature.\nE: The repository 'http://r/x InRelease' is not signed.",
+        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), "
+         "error message is: Missing key EB69, which is needed to verify signature.\nE: The repository 'http://r/x InRelease' is not signed.",
          "Another key signs it"),
-        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message "
-         "is: Signing key on AE09 is not bound: because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
+        ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), "
+         "error message is: Signing key on AE09 is not bound: because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
          "E: The repository 'http://r/x InRelease' is not signed.", "refuses keys and signatures of that kind"),
         ("E: Release file for http://r/x/InRelease is not valid yet (invalid for another 4h 59min 13s). Updates for this repository will "
          "not be applied.", "clock"),

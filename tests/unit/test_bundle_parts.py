@@ -114,8 +114,8 @@ def test_a_manifest():
         {"sglang": {"version": "0.5.16", "cuda": "13.0", "lock": "../lock"}},
         {"sglang": {"version": "0.5.16", "cuda": "13.0", "lock": "lock", "site": "/etc"}},
         *({"files": [{**GOOD["files"][0], **row}]} for row in (
-            {"path": "/etc/passwd"}, {"path": "a\0b"}, {"path": "../a"}, {"path": "wheels/../../a"}, {"path": ""}, {"path": None}, {"bytes": "1"},
-            {"sha256": "0"}, {"sha256": None})),
+            {"path": "/etc/passwd"}, {"path": "a\0b"}, {"path": "../a"}, {"path": "wheels/../../a"}, {"path": ""}, {"path": None},
+            {"bytes": "1"}, {"sha256": "0"}, {"sha256": None})),
     ],
 )  # fmt: skip
 def test_no_manifest(wrong):
