@@ -78,12 +78,12 @@ def read(python):
 
 
 def model_problem(path):
-    """Why PATH cannot be a model directory, or None. A name without a slash or with an owner may be one of a hub: unknown."""
-    if not path or not os.path.isabs(path):
+    """Why PATH can be no model, or None: a file of GGUF, or a directory as the hub or Mistral has it. A relative one may be a hub's name."""
+    if not path or not os.path.isabs(path) or (path.lower().endswith(".gguf") and os.path.isfile(path)):
         return None
     if not os.path.isdir(path):
         return f"sglang_model_path: {path} is no directory on this host."
-    if not os.path.isfile(os.path.join(path, "config.json")):
+    if not any(os.path.isfile(os.path.join(path, name)) for name in ("config.json", "params.json")):
         return f"sglang_model_path: {path} has no config.json."
     return None
 
