@@ -78,7 +78,7 @@ def read(python):
 
 
 def model_problem(path):
-    """Why PATH can be no model, or None: a file of GGUF, or a directory as the hub or Mistral has it. A relative one may be a hub's name."""
+    """Why PATH can be no model, or None: a file of GGUF, or a directory as the hub or Mistral has it. A relative one may be a name."""
     if not path or not os.path.isabs(path) or (path.lower().endswith(".gguf") and os.path.isfile(path)):
         return None
     if not os.path.isdir(path):
