@@ -4,7 +4,8 @@
 """Which container and which systemd unit a process is in, by the text of its /proc/PID/cgroup, and which containers this machine has.
 
 The container is the outermost one, as this machine sees it: Docker inside container 101 is 101, and so is whatever 101 calls its own
-cgroups. Control group versions 1, 2 and both side by side; Proxmox (/lxc/101/ns/...), LXC (lxc.payload.NAME), Docker, Podman, CRI, containerd.
+cgroups. Control group versions 1, 2 and both side by side; Proxmox (/lxc/101/ns/...), LXC (lxc.payload.NAME), Docker, Podman, CRI and
+containerd.
 """
 
 from __future__ import annotations
