@@ -120,7 +120,8 @@ def test_the_state_afterwards_and_what_speaks_against_it():
         ("W: GPG error: http://r/x InRelease: The following signatures were invalid: EXPKEYSIG 797E61EBB537DFD3 Old <nobody@example.net>\n"
          "E: The repository 'http://r/x InRelease' is not signed.", "no longer good: give the one that signs it now"),
         ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), "
-         "error message is: Missing key EB69, which is needed to verify signature.\nE: The repository 'http://r/x InRelease' is not signed.",
+         "error message is: Missing key EB69, which is needed to verify signature.\n"
+         "E: The repository 'http://r/x InRelease' is not signed.",
          "Another key signs it"),
         ("W: OpenPGP signature verification failed: http://r/x InRelease: Sub-process /usr/bin/sqv returned an error code (1), "
          "error message is: Signing key on AE09 is not bound: because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
