@@ -55,13 +55,15 @@ def _changed_files(properties):
 
     A start that systemd does not tell yet is one of this moment. Clocks get set, so a second more or less is no change.
     """
-    started_us = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
-    booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    age_s = units.age_s(properties)
+    if age_s is None:
+        return []
+    started = time.time() - age_s
     paths = [properties["FragmentPath"], *properties.get("DropInPaths", "").split(), *units.environment_files(properties)]
     changed = []
-    for path in filter(None, paths if started_us else []):
+    for path in filter(None, paths):
         with contextlib.suppress(OSError):
-            if os.stat(path).st_mtime > booted + started_us / 1e6 + 1:
+            if os.stat(path).st_mtime > started + 1:
                 changed.append(path)
     return [f"{', '.join(changed)} changed since it was started"] if changed else []
 

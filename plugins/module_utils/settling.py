@@ -24,18 +24,12 @@ def wait(unit, settle_s, state):
     if first is None:
         raise RingmasterError(f"There is no unit {units.unit_name(unit)}.", "Set sglang_service.")
     while units.is_up(properties) and properties["InvocationID"] == first["InvocationID"]:
-        age_s = _age_s(properties)
+        age_s = units.age_s(properties) or 0.0
         if age_s >= settle_s:
             return {"pid": units.main_pid(properties), "age_s": round(age_s, 1)}
         time.sleep(min(POLL_S, settle_s - age_s))
         properties = units.show(unit)
     raise _ended(unit, properties or first, first["InvocationID"], state)
-
-
-def _age_s(properties):
-    """Seconds since the main process was started, by the clock that systemd tells it by; 0 while it does not tell yet."""
-    started_us = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
-    return time.clock_gettime(time.CLOCK_MONOTONIC) - started_us / 1e6 if started_us else 0.0
 
 
 def _ended(unit, properties, invocation, state):

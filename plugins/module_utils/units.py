@@ -9,10 +9,11 @@ import glob
 import os
 import shutil
 import subprocess
+import time
 
 from . import files, procfs
 from .errors import RingmasterError
-from .units_parse import environment_file, exec_start, unresolved, words
+from .units_parse import KINDS, environment_file, exec_start, unresolved, words
 
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "MainPID", "User", "Group", "WorkingDirectory", "Environment",
@@ -24,8 +25,6 @@ SYSTEMD_ENVIRONMENT = frozenset(
     ("INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "LISTEN_PID",
      "LISTEN_FDS", "NOTIFY_SOCKET", "MAINPID", "WATCHDOG_PID", "WATCHDOG_USEC")
 )  # fmt: skip
-# What systemctl takes for a kind of unit; any other name, also one with a dot, it takes for that of a service.
-_KINDS = (".service", ".socket", ".target", ".device", ".mount", ".automount", ".swap", ".path", ".timer", ".slice", ".scope")
 
 
 def available():
@@ -39,7 +38,7 @@ def going_down():
 
 
 def unit_name(name):
-    return name if name.endswith(_KINDS) else f"{name}.service"
+    return name if name.endswith(KINDS) else f"{name}.service"
 
 
 def systemctl(*arguments, timeout_s=120, check=True):
@@ -81,6 +80,12 @@ def is_up(properties):
 def main_pid(properties):
     """The main process of a unit with these PROPERTIES (of `show`), or 0."""
     return int((properties or {}).get("MainPID") or 0)
+
+
+def age_s(properties):
+    """Seconds since the main process of a unit with these PROPERTIES (of `show`) was started; None while systemd does not tell."""
+    started_us = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - started_us / 1e6 if started_us else None
 
 
 def command(unit, properties, must_be_whole=True):

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+# What systemctl takes for a kind of unit; any other name, also one with a dot, it takes for that of a service.
+KINDS = (".service", ".socket", ".target", ".device", ".mount", ".automount", ".swap", ".path", ".timer", ".slice", ".scope")
+
 
 def exec_start(text):
     """The argument list of the last ExecStart line in the TEXT of a unit's files; empty where its quotes do not close."""

@@ -106,13 +106,14 @@ def _wheels(given: Mapping[str, Any]) -> dict[str, Any] | None:
     text = _text("sglang_lock", lock)
     pins, _options = bundle_lock.parse(text, lock.name)
     try:
-        environments_lock.parse(text)  # as role sglang will on the host, which refuses some of what pip takes
+        python = environments_lock.parse(text)["python"]  # as role sglang will on the host, which refuses some of what pip takes
     except RingmasterError as error:
         raise RingmasterError(f"sglang_lock: {lock.name}: {error.what}", error.remedy) from error
     return {
         "version": _sglang_version(given["sglang_version"], pins, lock.name),
         "cuda": given["sglang_cuda"],
         "lock": f"locks/{lock.name}",
+        "python": python,
         "text": text,
         "index_url": given["index_url"],
         "uv": _text("bundle_uv_lock", Path(given["uv_lock"])) if given["uv_lock"] and given["profile"] == "full" else "",
@@ -204,7 +205,7 @@ def pins(request: Request) -> tuple[list[bundle_lock.Pin], list[str]]:
         return [], []
     environment = request.target.marker_environment
     found, options = bundle_lock.parse(request.wheels["text"], request.wheels["lock"])
-    python, allowed = request.target.python, environments_lock.parse(request.wheels["text"])["python"]
+    python, allowed = request.target.python, request.wheels["python"]
     if not any(environments_lock.allows(allowed, f"{python}.{patch}") for patch in (0, 99)):  # which patch level is not known
         what = f"bundle_python is {python}, and {request.wheels['lock']} is for {allowed}."
         raise RingmasterError(what, "Set bundle_python to another Python of the host.")

@@ -121,16 +121,17 @@ def resolve(given: Mapping[str, Any], inventory: Mapping[str, Any], target: Mapp
 
 
 def _nccl_factors(given: Mapping[str, Any], target: Mapping[str, Any], nccl_version: str | None, resolved: Resolved) -> Iterator[Factor]:
+    in_force = nccl_in_force(target["configuration"])
     checked = catalogue.check(
         {name: value for name, value in given.items() if name in catalogue.FACTOR_VARIABLES},
         nccl_version=nccl_version,
         sglang_version=target["engine"]["sglang"],
         server=server_facts(target["configuration"], target["link"]),
-        in_force=nccl_in_force(target["configuration"]),
+        in_force=in_force,
     )
     resolved.errors += checked.errors
     resolved.warnings += checked.warnings
-    ignored = nccl_names.unread(nccl_in_force(target["configuration"]), parse_version(nccl_version))
+    ignored = nccl_names.unread(in_force, parse_version(nccl_version))
     resolved.warnings += [f"Known-good has what nobody reads: {text}" for text in ignored]
     for name, settings in checked.factors.items():  # a variable, or a raw NCCL name out of nccl_extra
         value = settings[name] if name.startswith("NCCL_") else given[name]

@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.ringmaster.gpu.plugins.module_utils.units_parse import KINDS
+
 # Its programs stand first in a unit's command, where systemd takes no other quotes and variables.
 PATH = r"""/+[^/\x00-\x1f\x7f$%'"\\]([^\x00-\x1f\x7f$%'"\\])*"""
 # systemctl adds .service to a name with any other dot, such as sglang-k2.5; a name that ends in @ is one of many, not a service.
-OTHER_UNITS = "socket|device|mount|automount|swap|target|path|timer|slice|scope"
+OTHER_UNITS = "|".join(kind[1:] for kind in KINDS if kind != ".service")
 UNIT = rf"(?!.*[.]({OTHER_UNITS})$)(?!.*@([.]service)?$)[A-Za-z0-9:_][A-Za-z0-9:_@.-]*"
 # {variable: (what the whole of it has to be, in words)}
 TEXTS = {
