@@ -17,6 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded once: nothing may be loaded between fork and exec
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 4  # of the kernel's flags of a task
 
 
 class Process(NamedTuple):
@@ -130,6 +131,13 @@ def exit_code(pid):
         if fields[0] in "ZX":
             return os.waitstatus_to_exitcode(int(fields[49]))
     return None
+
+
+def is_exiting(pid):
+    """Whether PID has begun to end: before its files are closed, and long before it can be collected; False when it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return bool(int(file.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
+    return False
 
 
 def open_pidfd(process):

@@ -144,7 +144,10 @@ class Server:
                 self._forget(title)  # without a name, and without a fault: it may have done its job
 
     def _went_first(self, member):
-        """Whether the launcher did: as it ends, its children get another parent and a signal, and only then is it a zombie."""
+        """Whether the launcher did: as it ends, its children see their pipes closed, then get another parent and a signal, and only then is
+        it a zombie."""
+        if procfs.is_exiting(self.popen.pid):
+            return True
         now, then = procfs.read(member.process.pid), member.process
         return now is not None and now.start == then.start and then.ppid == self.popen.pid != now.ppid
 

@@ -279,6 +279,16 @@ def test_a_launcher_that_ends_is_told_from_a_worker_that_does():
         procfs.send_signal(workers[1].process, signal.SIGKILL)
 
 
+def test_a_process_that_ends_is_told_before_it_is_collected():
+    process = subprocess.Popen(["sleep", "60"])
+    assert not procfs.is_exiting(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert procfs.is_exiting(process.pid)
+    process.wait()
+    assert not procfs.is_exiting(process.pid)
+
+
 def test_an_orphan_at_first_sight_is_no_member():
     """Its death would be told instead of that of its parent, which the kernel lets nobody collect before its children have a new one."""
     server = Server([], {}, log_path=os.devnull)
